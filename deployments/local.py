@@ -84,17 +84,16 @@ def up() -> int:
         os.environ["PREFECT_API_AUTH_STRING"] = settings[PASSWORD]
     if not _answers(settings):
         with turn_to_start(HOME):
-            starts = _running("server") is None
-            if starts:
+            if _running("server") is None:
                 _start_server(settings)
             answers = _wait_for_server(settings)
-            if starts and not answers:
-                _stop_service("server")
         if not answers:
-            print(
-                f"the server at {api} ended, or did not answer within {SERVER_SECONDS} s; see {HOME / 'server.log'}",
-                file=sys.stderr,
+            did = (
+                f"does not answer after {SERVER_SECONDS} s (`headrace down` stops it)"
+                if _running("server")
+                else "ended"
             )
+            print(f"the server at {api} {did}; see {HOME / 'server.log'}", file=sys.stderr)
             return 1
     _write_samples()
     with _client(settings) as client:
@@ -123,9 +122,12 @@ def down() -> int:
             client.patch("/work_pools/local", json={"is_paused": True})
     stopped = []
     for name in ("worker", "server"):
-        if _stop_service(name):
+        process = _running(name)
+        if process is not None:
+            _stop(process)
             stopped.append(name)
             print(f"stopped the {name}")
+        _pid_file(name).unlink(missing_ok=True)
     if postgres.stop(DATABASE):
         stopped.append("database")
         print("stopped the database")
@@ -293,15 +295,6 @@ def _running(name: str) -> psutil.Process | None:
         process = psutil.Process(int(_pid_file(name).read_text()))
         return process if name in process.cmdline() else None
     return None
-
-
-def _stop_service(name: str) -> bool:
-    """Stop the server or worker started here; return whether it ran."""
-    process = _running(name)
-    if process is not None:
-        _stop(process)
-    _pid_file(name).unlink(missing_ok=True)
-    return process is not None
 
 
 def _stop(process: psutil.Process) -> None:

@@ -27,12 +27,12 @@ class Preview(NamedTuple):
 def dry_run(job: Any, as_json: bool = False, needs: Callable[[Any], Any] | None = None) -> None:
     """Print what a job would do; `needs` is as in `FlowCommand`."""
     take_credentials(job.model_dump_json(), ask_server=True)  # as the job itself would
-    if needs is not None:
-        needs(job)
     if isinstance(job, GarbageJob):
         _show_garbage(job)
         return
     found = DRY_RUNS[type(job)](job)
+    if needs is not None:  # in the order of the job itself
+        needs(job)
     if as_json:
         show_json(found.record)
     else:

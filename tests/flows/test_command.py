@@ -171,6 +171,8 @@ def test_a_dry_run_of_training_alone_is_refused_without_prepared_data(
     ended = start_module(tmp_path / "said", *module, config, "--dry-run").wait()
     assert ended.status == EXIT_BAD_INPUT
     assert "holds no shards of these corpora's current files; run prepare-data first" in ended.stderr
+    ended = start_module(tmp_path / "again", *module, config, "data.corpora.0.paths=[none.py]", "--dry-run").wait()
+    assert ended.status == EXIT_BAD_INPUT and "none.py" in ended.stderr, "what is wrong with the job comes first"
 
 
 def test_a_dry_run_tells_that_files_are_missing_before_it_loads_torch(config: Path, tmp_path: Path) -> None:

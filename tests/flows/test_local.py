@@ -202,8 +202,10 @@ def test_a_folder_that_cannot_be_written_is_named(home: str, told: str, tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "file"]
 
 
-@pytest.mark.parametrize("does", ["sleep 600", "exit 1"])
-def test_a_server_that_never_answers_does_not_stay(does: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("does", "said"), [("sleep 600", "does not answer after 3 s (`headrace down` stops it)"), ("exit 1", "ended")]
+)
+def test_a_server_that_ends_or_does_not_answer_is_told(does: str, said: str, tmp_path: Path) -> None:
     local, told = Local(tmp_path), tmp_path / "python"
     told.write_text(f"#!/bin/sh\necho $$ > '{tmp_path}/pid'\n{does}\n")
     told.chmod(0o755)
@@ -212,7 +214,8 @@ def test_a_server_that_never_answers_does_not_stay(does: str, tmp_path: Path) ->
         "sys.exit(local.up())"
     )
     ended = local.python("-c", start, str(told))
-    assert ended.returncode == 1 and "ended, or did not answer within 3 s; see" in ended.stderr
+    assert ended.returncode == 1 and f"{said}; see {local.home / 'server.log'}" in ended.stderr
+    local.python("-c", "from deployments import local; local.down()")
     assert not alive(int((tmp_path / "pid").read_text())) and not (local.home / "server.pid").exists()
 
 

@@ -266,7 +266,7 @@ def outputs_depend_on_batch(folder: str) -> bool:
 
 
 def pads_otherwise(folder: str) -> bool:
-    """Whether a model's padding id is missing, or its files give another one for its tokenizer; loads neither."""
+    """Whether a model's padding id may differ from its tokenizer's, by their files; loads neither."""
     own = read_object(Path(folder, "config.json")).get("pad_token_id")
     settings, tokenizer = (
         read_object(path) if (path := Path(folder, name)).is_file() else {}
@@ -275,7 +275,7 @@ def pads_otherwise(folder: str) -> bool:
     token = settings.get("pad_token") or settings.get("eos_token")
     spelling = token["content"] if isinstance(token, dict) else token
     ids = {each["id"] for each in tokenizer.get("added_tokens", []) if each["content"] == spelling}
-    return own is None or not ids <= {own}
+    return own is None or ids != {own}
 
 
 def classifies(architectures: Iterable[str] | None) -> bool:

@@ -23,6 +23,7 @@ from trainer.records.sealed import read_listed, read_sealed
 from trainer.records.shapes import Move
 from trainer.registry.facts import SINGLE, make_lineage, read_config, read_facts
 from trainer.registry.promotion import find_champion, find_measured, key_of, moves
+from trainer.store.artifact_files import require_intact
 from trainer.store.manifest import MANIFEST, parse_manifest, read_manifest
 from trainer.store.names import (
     CARD,
@@ -185,7 +186,8 @@ class Finding(NamedTuple):
 
 
 def check(store: Store, traced: dict[str, Any]) -> list[Finding]:
-    """Compare a traced model's inputs with their present state; reads every raw file.
+    """Compare a traced model and its inputs with their present state; reads every raw file, and those files of
+    artifacts that this machine has not verified since they last changed.
 
     Raises `CorpusError` if a raw file cannot be read.
     """
@@ -202,8 +204,7 @@ def _check_artifacts(store: Store, traced: dict[str, Any]) -> Iterator[Finding]:
     record, run = traced["lineage"], traced["run"]
     single = [record[name] for name in SINGLE if name in record]
     for artifact in [*single, *record.get("shards", []), *record.get("decisions", [])]:
-        note = partial(_remade, store, artifact)
-        yield _check_bytes(store, f"{artifact['key']}/{MANIFEST}", artifact["manifest_sha256"], note)
+        yield _check_artifact(store, artifact)
     for shards in record.get("shards", []):
         if shards["sources_sha256"]:
             yield _check_bytes(store, shards["sources"], shards["sources_sha256"])
@@ -237,12 +238,26 @@ def _compare(key: str, now: Callable[[], bool | None], note: Callable[[], str] =
     return Finding("artifact", key, "same") if same else Finding("artifact", key, "changed", note())
 
 
-def _check_bytes(store: Store, key: str, sha256: str, note: Callable[[], str] = lambda: "") -> Finding:
+def _check_bytes(store: Store, key: str, sha256: str) -> Finding:
     def now() -> bool | None:
         found = store.find_bytes(key)
         return None if found is None else hashlib.sha256(found).hexdigest() == sha256
 
-    return _compare(key, now, note)
+    return _compare(key, now)
+
+
+def _check_artifact(store: Store, artifact: dict[str, Any]) -> Finding:
+    """Compare an artifact's manifest, and its files with the manifest."""
+    place = f"{artifact['key']}/{MANIFEST}"
+
+    def now() -> bool | None:
+        found = store.find_bytes(place)
+        if found is None or hashlib.sha256(found).hexdigest() != artifact["manifest_sha256"]:
+            return None if found is None else False
+        require_intact(store, artifact["key"], parse_manifest(found), depth="changed")
+        return True
+
+    return _compare(place, now, partial(_remade, store, artifact))
 
 
 def _remade(store: Store, artifact: dict[str, Any]) -> str:
@@ -256,14 +271,18 @@ def _remade(store: Store, artifact: dict[str, Any]) -> str:
 
 
 def _check_model(store: Store, key: str, expected: dict[str, str]) -> Finding:
-    """Compare a published model or checkpoint by the digests of its files, without the model card."""
+    """Compare the files of a published model or checkpoint, without the model card."""
     kind = FINAL_KIND if key.endswith(f"/{FINAL}") else CHECKPOINT_KIND
 
     def now() -> bool | None:
         manifest = read_manifest(store, key, kind)
         if manifest is None:
             return None
-        return {name: each for name, each in manifest.digests().items() if name != CARD} == expected
+        files = [each for each in manifest.files if each.name != CARD]
+        if {each.name: each.sha256 for each in files} != expected:
+            return False
+        require_intact(store, key, manifest.model_copy(update={"files": files}), depth="changed")
+        return True
 
     return _compare(key, now)
 
@@ -290,6 +309,8 @@ def check_file(file: dict[str, Any]) -> Finding:
         same = all(digest_stretch(path, start, end) == sha256 for start, end, sha256 in bounds)
     except FileNotFoundError:
         return Finding("raw file", path, "gone")
+    except IsADirectoryError:
+        return Finding("raw file", path, "changed", "it is a folder now")
     except OSError as error:
         raise unreadable(path, error) from error
     return Finding("raw file", path, "same" if same else "changed")

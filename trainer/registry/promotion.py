@@ -26,6 +26,7 @@ from trainer.records.lease import holding
 from trainer.records.results import Remeasured, Verdict
 from trainer.records.sealed import open_sealed, read_listed, read_sealed, sealed_bytes
 from trainer.records.shapes import Move
+from trainer.store.artifact_files import REPUBLISH, require_intact
 from trainer.store.manifest import require_manifest
 from trainer.store.names import CHAMPION, CONFIG, FINAL, FINAL_KIND
 from trainer.store.storage import Store
@@ -91,11 +92,12 @@ def judge(
     its = comparable_scores(gate.metric, measured_on, champion, anew)
     if its is None:
         return Verdict(passed=False, reason=f"{said}, but {_explain(gate.metric, measured_on, champion, anew)}")
-    ahead = sign * (score - its.scores[gate.metric])
-    said += (
-        f", {ahead:+z.4f} against the champion's {its.scores[gate.metric]:z.4f}"
-        f"{'' if its is champion else ', measured again'}"
-    )
+    own = its.scores[gate.metric]
+    if not math.isfinite(own):
+        problem = f"that of the champion is {own}, with which nothing can be compared; use `headrace promote`"
+        return Verdict(passed=False, reason=f"{said}, but {problem}")
+    ahead = sign * (score - own)
+    said += f", {ahead:+z.4f} against the champion's {own:z.4f}{'' if its is champion else ', measured again'}"
     passed = ahead >= gate.better_by - ROUNDING
     return Verdict(passed=passed, reason=said if passed else f"{said}; needed at least +{gate.better_by:g}")
 
@@ -388,7 +390,12 @@ def _add(store: Store, name: str, next_move: Callable[[list[Move]], Move | None]
 
 
 def _model_of(store: Store, run: str) -> str:
-    return require_manifest(store, f"{run}/{FINAL}", FINAL_KIND, "holds no finished model").fingerprint
+    """The fingerprint of a run's final model. Raises `ArtifactError` if it is missing or damaged."""
+    key = f"{run}/{FINAL}"
+    manifest = require_manifest(store, key, FINAL_KIND, "holds no finished model")
+    # Contents in a remote store are compared when they are fetched.
+    require_intact(store, key, manifest, REPUBLISH, "changed" if store.local else "sizes")
+    return manifest.fingerprint
 
 
 def _meaning(store: Store, name: str, raw: bytes | None) -> list[Move]:

@@ -14,7 +14,7 @@ from trainer.common.display import plural, show, show_json, size, text_pairs
 from trainer.common.errors import ArtifactError, ConfigError, StorageError, brief
 from trainer.models.weights import BASE, Base
 from trainer.registry.lineage import find_run
-from trainer.store.artifact_files import fetch_artifact, require_intact
+from trainer.store.artifact_files import REPUBLISH, fetch_artifact, require_intact
 from trainer.store.manifest import Manifest
 from trainer.store.names import CARD, FINAL, FINAL_KIND
 from trainer.store.storage import Store
@@ -69,7 +69,7 @@ def push(store: Store, model: str, repo: str, private: bool = False, dry: bool =
         raise ArtifactError(
             f"{store.path(f'{run}/{FINAL}')} has no model card, {CARD}: run the report first, which writes it"
         )
-    require_intact(store, f"{run}/{FINAL}", manifest, "; run its command again to publish it again", "changed")
+    require_intact(store, f"{run}/{FINAL}", manifest, REPUBLISH, "changed")
     _require_reachable_base(store, run, manifest)
     if dry:
         return Pushed(repo, run, files, None, [])

@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 REPAIR = "; prepare the data again to rebuild it from the raw files"
 """Remedy for a damaged file of prepared data. Preparation checks every file, and reads all files of a damaged set."""
 
+REPUBLISH = "; run its command again to publish it again"
+"""Remedy for a damaged file of a final model."""
+
 CONTENT_NAMED = re.compile(r".+-[0-9a-f]{16}\.[a-z]+")
 """File names that end with a digest of the content: those of a checkpoint written by several ranks."""
 

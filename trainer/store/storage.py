@@ -320,7 +320,12 @@ class Store:
             raise StorageError(
                 f"cannot write {self.url}: {reason}; check that the disk or the bucket exists"
             ) from error
-        fault = self._fault_of_conditions(probe)
+        try:
+            fault = self._fault_of_conditions(probe)
+        except StorageError:
+            with suppress(StorageError):
+                self.delete(probe)
+            raise
         self.delete(probe)
         if fault is not None:
             raise StorageError(

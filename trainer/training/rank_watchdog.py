@@ -7,7 +7,7 @@ the error that ends it. A rank that sees no heartbeat of another one for `SILENT
 its collective would keep waiting.
 
 The store is in the process of rank 0, or in torchrun's own. If torchrun is killed, the ranks still reach each other:
-they stop together and save.
+they stop together and save, for which they have the same time.
 """
 
 import json
@@ -57,7 +57,7 @@ class Peers:
         address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = TCPStore(*address, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=SILENT_SECONDS))
         self._store, self._over = PrefixStore(name, store), threading.Event()
-        self._by_torchrun = os.environ.get(BY_TORCHRUN) == "True"
+        self._by_torchrun, self._torchrun_ended = os.environ.get(BY_TORCHRUN) == "True", False
         self._watched = [other for other in range(ranks) if other != rank] if rank == 0 else [0]
         self._silent = dict.fromkeys(self._watched, 0.0)
         self._word: dict[str, Any] | None = None
@@ -140,9 +140,9 @@ class Peers:
                 found = self._beats(self._watched)
                 word = self._read_word()
             except RuntimeError as error:
-                if self._by_torchrun and isinstance(error, dist.DistNetworkError):
+                if self._by_torchrun and isinstance(error, dist.DistNetworkError) and not self._over.is_set():
                     log.error("%s has ended: training stops after this step", self._home)
-                    self._watched = []  # nothing is heard of them now; if one is lost, the next collective fails
+                    self._torchrun_ended = True
                     request_stop()
                 return  # else rank 0 is lost or has ended
             for rank, old, new in zip(self._watched, seen, found, strict=True):
@@ -159,6 +159,8 @@ class Peers:
             for rank in self._watched:
                 self._silent[rank] += 1.0
             lost = [self._name(rank) for rank in self._watched if self._silent[rank] > SILENT_SECONDS]
+            if lost and self._torchrun_ended:  # nothing is heard of the ranks since
+                lost = [self._home]
             word = self._word or self._tell_lost(lost)
             if word is not None and not self._over.wait(OWN_END_SECONDS):
                 log.error("%s", word["message"])

@@ -50,7 +50,7 @@ from trainer.training.part_saver import PartSaver, publish_parts
 from trainer.training.rank_agreement import name_together, require_same_model
 from trainer.training.rank_watchdog import explaining_lost_ranks
 from trainer.training.restoring import restore
-from trainer.training.run_repair import find_best, mend_config, mend_finished, mend_plan
+from trainer.training.run_repair import find_best, mend_config, mend_finished, mend_plan, warn_of_damaged_best
 from trainer.training.runtime import (
     Runtime,
     describe_environment,
@@ -192,6 +192,8 @@ def _train(
         log.info(
             "continuing from %s at step %d of %d", store.path(f"{run.key}/{checkpoint}"), state.step, plan.total_steps
         )
+        if training.final == "best" and state.best_step not in (None, state.step):
+            runtime.on_first(lambda: warn_of_damaged_best(store, run.key, state))
     with ExitStack() as stack:
         stack.enter_context(signal_handlers())
         runlog = _open_log(job, store, run, workload, schedule, state, lease, stack) if runtime.rank == 0 else None

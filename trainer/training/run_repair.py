@@ -87,6 +87,14 @@ def find_best(store: Store, run: str, state: TrainState) -> int | None:
     return best
 
 
+def warn_of_damaged_best(store: Store, run: str, state: TrainState) -> None:
+    """Warn, when training continues, if the best checkpoint so far could not be published at the end."""
+    try:
+        find_best(store, run, state)
+    except ArtifactError as error:
+        log.warning("%s, before the run ends; a later step may still become the best", error)
+
+
 def mend_plan(store: Store, run: str, plan: Plan) -> None:
     """Write a run's plan, which follows from its data and its job, with a warning if the earlier one was damaged."""
     try:

@@ -135,10 +135,13 @@ def test_a_model_is_asked_what_it_read_in_training(template: str, tmp_path: Path
     assert talking.tokenizer.decode(ids).startswith("26 Jul 2024" if template == DATED else START)
 
 
-def test_a_template_that_has_no_date_of_its_own_writes_todays(tmp_path: Path) -> None:
-    folder = chat_model(tmp_path / "model", template="{{ strftime_now('%Y') }}" + CHATML)
+@pytest.mark.parametrize("condition", ["true", "messages[0].role == 'system'"])
+def test_a_template_that_has_no_date_of_its_own_writes_todays(condition: str, tmp_path: Path) -> None:
+    template = f"{{% if {condition} %}}{{{{ strftime_now('%Y') }}}}{{% endif %}}" + CHATML
+    folder = chat_model(tmp_path / "model", template=template)
     talking = load_chat_model(Store(str(tmp_path / "store")), str(folder), Sampling())
-    ids = talking._read([Message("user", "What day is it?").written()], "")
+    turns = [Message("system", "Be brief."), Message("user", "What day is it?")]
+    ids = talking._read([turn.written() for turn in turns], "")
     assert talking.tokenizer.decode(ids).startswith(f"{datetime.now().year}{START}")
 
 

@@ -317,7 +317,7 @@ def test_a_run_is_not_forked_for_other_classes_whose_places_in_the_head_are_othe
 
 @pytest.mark.deep
 def test_training_ends_early_when_nothing_gets_better_and_the_best_becomes_final_even_without_its_pointer(
-    pairs: Path, pretrained: Path, tmp_path: Path, runtime: Runtime
+    pairs: Path, pretrained: Path, tmp_path: Path, runtime: Runtime, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = tmp_path / "store"
     job = finetune_job(
@@ -351,6 +351,7 @@ def test_training_ends_early_when_nothing_gets_better_and_the_best_becomes_final
         match=f"the best checkpoint of .*, of step {best[0]}, is not intact: .*missing.* restore it",
     ):
         train(job, silent())
+    assert "before the run ends; a later step may still become the best" in caplog.text, "told when it continues"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Champions: the gate, the history, and moves at the same time."""
 
 import json
+import math
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
@@ -104,6 +105,14 @@ def test_a_difference_that_rounds_to_nothing_has_no_minus(loss: float) -> None:
     assert "loss 3.0000, +0.0000 against the champion's 3.0000" in verdict.reason
 
 
+def test_what_cannot_be_compared_with_the_champions_figure_is_told_with_the_way_out() -> None:
+    verdict = judge(gate(metric="loss", better_by=0.1), "runs/new", "g", {"loss": 1.0}, [champion(math.nan)], ON)
+    assert not verdict.passed
+    assert verdict.reason == (
+        "loss 1.0000, but that of the champion is nan, with which nothing can be compared; use `headrace promote`"
+    )
+
+
 def test_what_is_asked_for_to_the_last_digit_is_enough() -> None:
     asked = gate(better_by=0.01)
     pairs = [({"loss": step / 100}, [champion((step + 1) / 100)]) for step in range(100)]
@@ -163,6 +172,24 @@ def test_a_champion_whose_model_was_replaced_is_not_taken(empty_store: Store) ->
     finish(empty_store, "a", "fedcba9876543210")
     with pytest.raises(ArtifactError, match="different model than the one promoted as models/lm/champion"):
         find_model(empty_store, "models/lm/champion")
+
+
+@pytest.mark.parametrize("damaged", [True, False])
+def test_a_model_whose_files_are_damaged_or_gone_becomes_no_champion(damaged: bool, tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    first, second = finish(store, "a"), finish(store, "b")
+    promote(store, "lm", first, {}, "the first")
+    promote(store, "lm", second, {}, "the second")
+    file = Path(store.path(f"{first}/{FINAL}/config.json"))
+    if damaged:
+        file.write_text("[]")
+    else:
+        file.unlink()
+    for move in (lambda: roll_back(store, "lm", "why"), lambda: promote(store, "lm", first, {}, "again")):
+        with pytest.raises(ArtifactError, match=r"final/config.json .*; run its command again to publish it again"):
+            move()
+    champion_now = find_champion(store, "lm")
+    assert champion_now is not None and champion_now.run == second
 
 
 def test_promotions_and_rollbacks_keep_their_history(any_store: Store) -> None:

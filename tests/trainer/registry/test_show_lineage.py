@@ -49,7 +49,15 @@ def moved(store: Store, finished: Finished, raw: Path, tmp_path: Path) -> Path:
         for piece in sources:
             piece["path"] = piece["path"].replace(str(raw), str(folder))
         store.write_json(shards["sources"], sources, indent=None)
-        shards["sources_sha256"] = sha256(store.path(shards["sources"]))
+        place = Path(store.path(shards["sources"]))
+        shards["sources_sha256"] = sha256(place)
+        manifest = json.loads(store.read_bytes(f"{shards['key']}/{MANIFEST}"))
+        del manifest["checksum"]
+        for file in manifest["files"]:
+            if file["name"] == place.name:
+                file |= {"sha256": sha256(place), "size": place.stat().st_size}
+        store.write_json(f"{shards['key']}/{MANIFEST}", seal(manifest))
+        shards["manifest_sha256"] = sha256(store.path(f"{shards['key']}/{MANIFEST}"))
     write_sealed(store, f"{finished.run}/lineage.json", lineage)
     return folder
 
@@ -206,6 +214,31 @@ def test_artifacts_that_changed_or_are_gone_are_named(store: Store, finished: Fi
         f"{code}/{MANIFEST}": "changed", f"{docs}/{MANIFEST}": "gone", f"{docs}/sources.json": "gone",
     }  # fmt: skip
     assert headrace("lineage", store.url, finished.run, "--check") == 1
+
+
+def test_a_file_of_an_artifact_that_changed_or_is_gone_is_named(store: Store, finished: Finished) -> None:
+    code, docs = sorted(f"shards/{name}" for name in store.names("shards"))
+    (tokenizer,) = (f"tokenizers/{name}" for name in store.names("tokenizers"))
+    for place in (f"{finished.run}/final/model.safetensors", f"{docs}/shard-00000.bin", f"{tokenizer}/tokenizer.json"):
+        raw = bytearray(store.read_bytes(place))
+        raw[len(raw) // 2] ^= 1
+        Path(store.path(place)).write_bytes(raw)
+    Path(store.path(f"{code}/shard-00000.bin")).unlink()
+    Path(store.path(f"{finished.run}/final/README.md")).write_text("a model card that a person edited")
+    found = {finding.name: finding for finding in check(store, trace(store, finished.run)) if finding.state != "same"}
+    assert {name: finding.state for name, finding in found.items()} == {
+        f"{finished.run}/final": "changed", f"{code}/{MANIFEST}": "changed", f"{docs}/{MANIFEST}": "changed",
+        f"{tokenizer}/{MANIFEST}": "changed",
+    }  # fmt: skip
+    assert "model.safetensors does not match its checksum" in found[f"{finished.run}/final"].note
+    assert found[f"{code}/{MANIFEST}"].note.endswith("shard-00000.bin is missing")
+
+
+def test_a_raw_file_that_is_a_folder_now_has_changed(store: Store, moved: Path, finished: Finished) -> None:
+    path = next(each for each in sorted(moved.rglob("*")) if each.is_file() and each.name.endswith(".py"))
+    path.unlink()
+    path.mkdir()
+    assert states(store, finished.run) == {"changed": {str(path)}}
 
 
 def test_a_run_without_a_report_is_told_from_what_the_store_holds(store: Store, finished: Finished) -> None:

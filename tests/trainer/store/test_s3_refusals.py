@@ -135,6 +135,18 @@ def test_a_server_must_heed_both_conditions(method: str, s3: S3Server, monkeypat
         store.check_writable()
 
 
+def test_a_check_that_fails_for_a_while_leaves_nothing(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(s3.new_store())
+
+    def fail(*_: object) -> bool:
+        raise ConnectionError("the network is down")
+
+    with monkeypatch.context() as patch, pytest.raises(StorageError, match="the network is down") as raised:
+        patch.setattr(store.files, "create", fail)
+        store.check_writable()
+    assert raised.value.transient and list(store.walk()) == []
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize("fate", once("slow down", "internal error", "reset", "half", "silence"))
 def test_a_server_that_never_answers_well_is_given_up_after_a_while(

@@ -162,7 +162,7 @@ class ChatReader:
                 return [(end - len(each), end) for end, each in zip(ends, said, strict=True)]
         raise ValueError(
             "a message spells a special token of the tokenizer, and the chat template changes messages, so it cannot "
-            "be distinguished from one that the template writes; change the spelling, or remove the conversation"
+            "be distinguished from one that the template writes; change the spelling, or leave the conversation out"
         )
 
 

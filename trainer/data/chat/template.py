@@ -94,6 +94,9 @@ class Renderer:
                 answer = process.stdout.readline()
             except BrokenPipeError:
                 answer = b""
+            except BaseException:  # an answer that nobody has read would be taken for the next one
+                self.close()
+                raise
         if not answer:
             status = process.wait()
             self.close()
@@ -159,12 +162,21 @@ def load_asking(tokenizer: Any, model: str) -> Renderer:
     date of its own, writes today's. Raises `TokenizerError` if there is no template.
     """
     source, special = _own(tokenizer, model), tokenizer.special_tokens_map
-    renderer = Renderer(source, special)
+    plain, dated = Renderer(source, special), Renderer(source, special, dated=True)
+    question = PROBE[:1]
+    for asked in (question, [Message(SYSTEM, "Be brief."), *question]):
+        if not _asks(plain, asked) and _asks(dated, asked):
+            return dated
+    return plain
+
+
+def _asks(renderer: Renderer, conversation: Sequence[Message]) -> bool:
+    """Whether a template renders a conversation with the prompt for an answer."""
     try:
-        renderer.text(PROBE[:1], asks=True)
+        renderer.text(conversation, asks=True)
     except Refused:
-        return Renderer(source, special, dated=True)
-    return renderer
+        return False
+    return True
 
 
 def bound_template(tokenizer: Any, model: str) -> None:

@@ -337,3 +337,28 @@ def test_places_in_memory_that_messages_speak_of_are_written() -> None:
     assert Template(source, SPECIAL).text(conversation) == "Is a <bIt is at 0x7f001234abcd>."
     with pytest.raises(Refused, match="writes the memory address of an object, which differs in each run: at 0x"):
         Template(source + "{{ messages[0].get }}", SPECIAL).text(conversation)
+
+
+class Interrupted:
+    """A pipe during whose reading the user presses Ctrl-C."""
+
+    def __init__(self, pipe: Any) -> None:
+        self.pipe = pipe
+
+    def readline(self) -> bytes:
+        raise KeyboardInterrupt
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.pipe, name)
+
+
+def test_an_answer_that_nobody_read_is_not_taken_for_the_next(renderers: Callable[..., Renderer]) -> None:
+    renderer = renderers(LINEAR["chatml"])
+    renderer.write(ASKED)
+    process = renderer._process
+    assert process is not None and process.stdout is not None
+    process.stdout = Interrupted(process.stdout)  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        renderer.write([Message("user", "one"), Message("assistant", "1")])
+    other = [Message("user", "two"), Message("assistant", "2")]
+    assert renderer.write(other) == Template(LINEAR["chatml"], SPECIAL).write(other)
