@@ -18,7 +18,7 @@ FOUND_BY = {
     "manifest_sent_first": 0, "unconditional_pointer": 273, "no_lease": 0, "lease_of_another_given_back": 1024,
     "lease_of_the_living_taken": 13, "lease_never_looked_at_again": 3023, "lease_by_the_local_clock": 70,
     "unconditional_lease": 2387, "run_removed_without_second_look": 3137, "reused_without_hold": 198,
-    "removal_without_second_look": 215, "removal_without_last_look": 1697, "runs_removed_without_lease": 16,
+    "removal_without_second_look": 215, "removal_without_last_look": 2384, "runs_removed_without_lease": 16,
     "newest_checkpoint_retired": 5, "damage_not_looked_for": 70, "bases_not_reached": 45, "decisions_not_reached": 113,
     "folders_of_the_living_swept": 0, "predictions_of_any_model": 2,
 }  # fmt: skip
