@@ -122,7 +122,7 @@ def test_a_full_disk_is_told_before_anything_is_done(raw: Path, tmp_path: Path) 
 def test_a_disk_that_is_too_small_for_the_job_is_refused_with_the_sizes(raw: Path, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    values = small_values(raw, disk / "store", training__keep_last=10**9)
+    values = small_values(raw, disk / "store", training__keep_last=10**9, training__max_steps=10**9)
     ended = start_warm(tmp_path / "said", "trainer.__main__", write_config(tmp_path / "job.yaml", values)).wait()
     message = message_of(ended)
     assert message.startswith("StorageError: the job needs about ")

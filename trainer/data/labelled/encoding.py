@@ -208,10 +208,11 @@ def _lacks_tokens(found: Encoding) -> str | None:
 def warn_of_markers(name: str, spelled: Counter[str]) -> None:
     """Warn of special tokens that texts spell, given the number of examples for each; `name` is the data's."""
     if spelled:
+        found = sorted(spelled.items(), key=lambda each: (-each[1], each[0]))
         log.warning(
             "data set %s: texts spell special tokens of the tokenizer (%s), which are read as text, not as one token; "
             "to have them read as one, add them to the tokenizer with `add_tokens`, as tokens that are not special",
-            name, some(f"{token!r} in {plural(number, 'example')}" for token, number in spelled.most_common()),
+            name, some(f"{token!r} in {plural(number, 'example')}" for token, number in found),
         )  # fmt: skip
 
 

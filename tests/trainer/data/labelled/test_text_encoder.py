@@ -108,7 +108,7 @@ def test_markers_in_texts_are_one_token_if_they_are_not_special_and_told_of_else
     rows = [{"id": str(n), "a": f"the [E1] file [/E1] [SEP] {n}", "label": n % 2} for n in range(3)]
     held = encoded_rows(tmp_path, rows, model, text_columns=["a"]).splits["train"]
     as_one = [token for token in tokenizer.convert_ids_to_tokens(held.read([0])["input_ids"][0]) if "E1" in token]
-    says = "small: train: texts spell special tokens of the tokenizer ('[E1]' in 3 examples, '[/E1]' in 3 examples)"
+    says = "small: train: texts spell special tokens of the tokenizer ('[/E1]' in 3 examples, '[E1]' in 3 examples)"
     assert (as_one, says in caplog.text) == (([], True) if special else (["[E1]", "[/E1]"], False))
     assert "SEP" not in caplog.text
 
