@@ -1,6 +1,5 @@
-"""List or delete a store's unused artifacts: `python -m flows.collect_garbage CONFIG.yaml [key=value ...]`."""
+"""List or delete a store's unused artifacts; the same as a command is `headrace gc`."""
 
-import sys
 from typing import Annotated
 
 from prefect import flow
@@ -21,10 +20,3 @@ def collect_garbage(
     """List artifacts that no run, champion or pin uses, with their sizes; delete them if the job's `remove` is set."""
     job = open_flow(job, set)
     return collect_unreached(job)
-
-
-if __name__ == "__main__":
-    from flows.cli import main
-    from flows.showing import show_garbage
-
-    sys.exit(main(collect_garbage, GarbageJob, show_garbage))

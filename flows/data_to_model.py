@@ -24,7 +24,6 @@ def data_to_model(
 
 
 if __name__ == "__main__":
-    from flows.cli import main
-    from flows.showing import show_outcome
+    from flows.command import main
 
-    sys.exit(main(data_to_model, PipelineJob, show_outcome))
+    main(["run", *sys.argv[1:]])

@@ -10,8 +10,8 @@ from flows.credentials import take_credentials
 from trainer.common.display import plural, show_json, size
 from trainer.common.process import loading
 from trainer.common.progress import for_people
-from trainer.config.jobs import EvaluateJob, GarbageJob, PrepareJob, PromoteJob, RollbackJob
-from trainer.config.kinds import KINDS
+from trainer.config.jobs import EvaluateJob, PrepareJob, PromoteJob, RollbackJob
+from trainer.config.kinds import KINDS, load
 from trainer.config.labelled import PredictJob
 from trainer.kinds.kind import identify_checkpoint, kind_of
 from trainer.store.storage import Store
@@ -24,15 +24,12 @@ class Preview(NamedTuple):
     record: Any
 
 
-def dry_run(job: Any, as_json: bool = False, needs: Callable[[Any], Any] | None = None) -> None:
+def dry_run(job: Any, as_json: bool = False, needs: str | None = None) -> None:
     """Print what a job would do; `needs` is as in `FlowCommand`."""
     take_credentials(job.model_dump_json(), ask_server=True)  # as the job itself would
-    if isinstance(job, GarbageJob):
-        _show_garbage(job)
-        return
     found = DRY_RUNS[type(job)](job)
     if needs is not None:  # in the order of the job itself
-        needs(job)
+        load(needs)(job)
     if as_json:
         show_json(found.record)
     else:
@@ -140,15 +137,6 @@ def _preview_rollback(job: RollbackJob) -> Preview:
     run = check_rollback(store, job.name).run
     line = f"would make {run} the champion of models/{job.name} in {job.store} again"
     return Preview([line], {"champion_of": f"models/{job.name}", "run": run, "store": job.store})
-
-
-def _show_garbage(job: GarbageJob) -> None:
-    """Print what would be deleted, as it is found."""
-    from tasks.upkeep import REMOVE
-    from trainer.registry.garbage import collect
-    from trainer.registry.leftovers import tell
-
-    tell(collect(job.model_copy(update={"remove": False})), False, how=REMOVE)
 
 
 DRY_RUNS: dict[type, Callable[[Any], Preview]] = {

@@ -27,7 +27,6 @@ def evaluate_model(
 
 
 if __name__ == "__main__":
-    from flows.cli import main
-    from flows.showing import show_evaluation
+    from flows.command import main
 
-    sys.exit(main(evaluate_model, EvaluateJob, show_evaluation))
+    main(["evaluate", *sys.argv[1:]])

@@ -12,7 +12,6 @@ from flows.forms import FIRST, SettingsOf
 from tasks.opening import open_flow
 from tasks.pipeline import AsTasks
 from trainer.config.files import Overrides
-from trainer.config.labelled import FinetuneJob
 from trainer.kinds.kind import TunedJob
 from trainer.pipelines.pipeline import run_pipeline
 from trainer.records.results import Outcome
@@ -28,7 +27,6 @@ def finetune(
 
 
 if __name__ == "__main__":
-    from flows.cli import main
-    from flows.showing import show_finetuned
+    from flows.command import main
 
-    sys.exit(main(finetune, FinetuneJob, show_finetuned))
+    main(["finetune", *sys.argv[1:]])

@@ -25,7 +25,6 @@ def predict(
 
 
 if __name__ == "__main__":
-    from flows.cli import main
-    from flows.showing import show_predictions
+    from flows.command import main
 
-    sys.exit(main(predict, PredictJob, show_predictions))
+    main(["predict", *sys.argv[1:]])

@@ -24,7 +24,6 @@ def prepare_data(
 
 
 if __name__ == "__main__":
-    from flows.cli import main
-    from flows.showing import show_prepared
+    from flows.command import main
 
-    sys.exit(main(prepare_data, PrepareJob, show_prepared))
+    main(["prepare", *sys.argv[1:]])

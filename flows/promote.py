@@ -30,7 +30,6 @@ def promote_model(
 
 
 if __name__ == "__main__":
-    from flows.cli import main
-    from flows.showing import show_move
+    from flows.command import main
 
-    sys.exit(main(promote_model, PromoteJob, show_move))
+    main(["promote", *sys.argv[1:]])

@@ -25,7 +25,6 @@ def roll_back_model(
 
 
 if __name__ == "__main__":
-    from flows.cli import main
-    from flows.showing import show_move
+    from flows.command import main
 
-    sys.exit(main(roll_back_model, RollbackJob, show_move))
+    main(["rollback", *sys.argv[1:]])

@@ -4,14 +4,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from trainer.config.jobs import EvaluateJob, GarbageJob, PipelineJob, PrepareJob, PromoteJob, RollbackJob
+from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob, PromoteJob, RollbackJob
 from trainer.config.labelled import PredictJob, TuningJob
 from trainer.kinds.labelled.predictions import describe
 from trainer.records.evaluations import Result, Sample
 from trainer.records.plans import PreparedData
 from trainer.records.results import Outcome, PredictedTexts
 from trainer.records.shapes import Move
-from trainer.registry.leftovers import Garbage, tell
 from trainer.registry.promotion import key_of
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
@@ -106,10 +105,3 @@ def show_finetuned(job: TuningJob, outcome: Outcome) -> None:
 def show_move(job: PromoteJob | RollbackJob, move: Move) -> None:
     """Print the new champion."""
     print(f"{Store(job.store).path(key_of(job.name))}: {move.run} since {move.time} ({move.reason})")
-
-
-def show_garbage(job: GarbageJob, found: list[Garbage]) -> None:
-    """Print unused artifacts with their sizes."""
-    from tasks.upkeep import REMOVE
-
-    tell(found, job.remove, how=REMOVE)

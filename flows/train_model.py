@@ -31,7 +31,6 @@ def train_model(
 
 
 if __name__ == "__main__":
-    from flows.cli import main
-    from flows.showing import show_run
+    from flows.command import main
 
-    sys.exit(main(train_model, PipelineJob, show_run, needs=require_prepared))
+    main(["train", *sys.argv[1:]])

@@ -1,63 +1,55 @@
-"""Run a job from either command line: read it, run its flow, and return the exit status.
+"""Run a job from the command line: read it, run its flow, and return the exit status.
 
-command.py   entry point of `headrace`; imports nothing heavy
-commands/    the commands of `headrace`, with their arguments, options and help
-cli.py       `python -m flows.X`: the same for one flow each
-work.py      called by both; reads and checks the job before Prefect is loaded, which takes seconds
+command.py   entry point of `headrace`, and of `python -m flows.X` for the command of one flow; imports nothing heavy
+commands/    the commands, with their arguments, options and help
+work.py      called by the commands that run a flow; reads and checks the job before Prefect is loaded, which takes
+             seconds
 running.py   runs the flow; needs Prefect
 """
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from pydantic import BaseModel
 
-from flows import FLOW_COMMANDS, STOP_SECONDS
-from flows.schemas import read_with, reader_of, schema_for
+from flows import FLOW_COMMANDS
+from flows.schemas import TITLE, read_with, reader_of, schema_for, schema_of
 from flows.seeds import run_seeds, with_seeds
 from flows.temporary_server import start_loading
 from tasks.stage import load_early
 from trainer.common.errors import EXIT_PREEMPTED, ConfigError, PipelineError, Preempted
 from trainer.common.process import loading
-from trainer.common.stopping import check_stop, install_signal_handlers, leave, stoppable
+from trainer.common.stopping import check_stop, leave, stoppable
 from trainer.common.transient import exit_status
 from trainer.config.files import Job, read_values, split_settings, validate_job
 from trainer.config.jobs import PipelineJob, PrepareJob
-from trainer.config.kinds import KINDS, marked
+from trainer.config.kinds import KINDS, load, marked
 from trainer.config.runs import RunJob
-
-if TYPE_CHECKING:
-    from prefect import Flow
-
-Found = tuple["Flow[[Any], Any]", Callable[[Any, Any], None]]
-"""A flow, and the function that prints its result for people."""
 
 
 def carry_out(
-    schema: type[Job], path: str, words: list[str], find: Callable[[], Found], dry: bool = False, as_json: bool = False,
-    seeds: str | None = None, needs: Callable[[Job], Any] | None = None,
-) -> int:  # fmt: skip
-    """Run the flow that `find` loads on the job in a file, or print what it would do; return the exit status.
+    command: str, path: str, words: list[str], dry: bool = False, as_json: bool = False, seeds: str | None = None
+) -> int:
+    """Run a command's flow on the job in a file, or print what it would do; return the exit status.
 
-    With `seeds`, such as `0,1,2`, run it once with each. `needs` is as in `FlowCommand`. The status is 0, 2 on bad
-    input, 75 if it should be run again.
+    With `seeds`, such as `0,1,2`, run it once with each. The status is 0, 2 on bad input, 75 if it should be run again.
     """
-    install_signal_handlers(STOP_SECONDS)
+    of = FLOW_COMMANDS[command]
 
     def work() -> None:
-        job = load(schema, path, words)
+        job = read_job(schema_of(command)[TITLE], path, words)
         jobs = [job] if seeds is None else with_seeds(job, seeds)
         if dry:
             from flows.dry_runs import dry_run
 
-            dry_run(jobs[0], as_json, needs)  # checks and plan do not depend on the seed
+            dry_run(jobs[0], as_json, of.needs)  # checks and plan do not depend on the seed
             return
         server = start_loading()
         if (first := _needed_first(job)) is not None:
             load_early(*first)
         with loading():
-            flow, show = find()
+            flow, show = load(of.flow), load(of.show)
             from flows.running import run
         if server is not None:
             server.serve()
@@ -108,7 +100,7 @@ def status_of(work: Callable[[], int | None]) -> int:
         return exit_status(error)
 
 
-def load(schema: type[Job], path: str, words: list[str]) -> Job:
+def read_job(schema: type[Job], path: str, words: list[str]) -> Job:
     """Read a job; `prepare` also accepts the file of a whole pipeline. Raises `ConfigError`."""
     path, settings = split_settings(path, words)
     read_by: list[type[BaseModel]] = [PipelineJob, PrepareJob] if schema is PrepareJob else read_with(schema)

@@ -1,15 +1,8 @@
 """The commands that run a flow on a configuration."""
 
-from typing import TYPE_CHECKING
-
 import typer
 
-from flows import FLOW_COMMANDS
 from flows.commands.options import Config, DryRun, JobCommand, Json, Seeds, Verify, Words, end
-from flows.schemas import TITLE, schema_of
-
-if TYPE_CHECKING:
-    from flows.work import Found
 
 commands = typer.Typer()
 
@@ -80,14 +73,6 @@ def _start(
     seeds: str | None = None,
 ) -> None:
     from flows.work import carry_out
-    from trainer.config.kinds import load
-    from trainer.kinds.kind import LazyFunction
 
     settings = [*(words or []), *(["verify=true"] if verify else [])]
-    of = FLOW_COMMANDS[command]
-
-    def find() -> "Found":
-        return load(of.flow), load(of.show)
-
-    needs = None if of.needs is None else LazyFunction(of.needs)
-    end(carry_out(schema_of(command)[TITLE], config, settings, find, dry, as_json, seeds, needs))
+    end(carry_out(command, config, settings, dry, as_json, seeds))

@@ -84,7 +84,7 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
     Its stages are forks of one process, while a command in a new process would load the libraries twice.
     """
-    monkeypatch.setattr("flows.work.install_signal_handlers", lambda latest: None)
+    monkeypatch.setattr("flows.command.install_signal_handlers", lambda latest: None)
 
     def run(*words: Any) -> Ended:
         name, *arguments = map(str, words)

@@ -216,6 +216,7 @@ def test_a_command_line_that_is_wrong_is_bad_input(tmp_path: Path, capsys: pytes
         ("nothing",): "No such command 'nothing'",
         ("list",): "Missing argument 'STORE'",
         ("list", str(tmp_path / "none")): f"there is no store at {tmp_path / 'none'}",
+        ("gc", str(tmp_path / "none")): f"there is no store at {tmp_path / 'none'}; check the path",
         ("compare", str(tmp_path), "one"): "give 2 to 26 runs",
         ("pin", str(tmp_path), "--remove"): "--remove needs a KEY",
         ("schema", "list"): "'list' reads no configuration",

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
+from flows import FLOW_COMMANDS
+from flows.schemas import schema_of
 from tests.depth import once
 from tests.flows.conftest import SETTINGS, Done
 from tests.processes import Ended, alive, descendants, finish, stages, start_module, wait_until
 from tests.support import digests, final_bytes, only_run, small_values, steps_recorded, write_config
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
 from trainer.config.files import explain
-from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob
-from trainer.config.labelled import PredictJob
 
 
 @pytest.fixture
@@ -36,25 +36,13 @@ def message_of(ended: Ended) -> str:
     return messages[0]
 
 
-@pytest.mark.parametrize(
-    ("flow", "schema"),
-    once(
-        ("data_to_model", PipelineJob),
-        ("prepare_data", PrepareJob),
-        ("train_model", PipelineJob),
-        ("evaluate_model", EvaluateJob),
-        ("predict", PredictJob),
-    ),
-)
-def test_help_names_the_command_and_explains_every_field(
-    flow: str, schema: type[PrepareJob], command: Callable[..., Ended]
-) -> None:
-    ended = command(f"flows.{flow}", "--help")
-    assert ended.status == 0
-    verify = " [--verify]" if "verify" in schema.model_fields else ""
-    usage = f"usage: python -m flows.{flow} [-h] [--dry-run]{verify} config [key=value ...]"
-    assert usage in " ".join(ended.stdout.split())
-    assert explain(schema) in ended.stdout
+@pytest.mark.parametrize("name", FLOW_COMMANDS)
+def test_the_module_of_a_flow_is_its_command(name: str, command: Callable[..., Ended]) -> None:
+    module = FLOW_COMMANDS[name].flow.rpartition(".")[0]
+    assert command(module, "--help") == command(name, "--help")
+    ended = command(module, "--all")
+    assert ended.status == 0 and f"Usage: headrace {name} [OPTIONS] " in ended.stdout
+    assert all(explain(schema) in ended.stdout for schema in schema_of(name).values())
 
 
 def test_a_dry_run_prints_the_plan_and_publishes_nothing(
@@ -77,13 +65,13 @@ def test_a_dry_run_starts_no_server(config: Path, tmp_path: Path) -> None:
     assert not list((tmp_path / "home").glob("*.db"))
 
 
-@pytest.mark.parametrize("flow", once("collect_garbage", "evaluate_model", "promote", "rollback"))
+@pytest.mark.parametrize("flow", once("evaluate_model", "promote", "rollback"))
 def test_a_dry_run_on_a_store_that_is_not_there_says_so(
     flow: str, command: Callable[..., Ended], tmp_path: Path
 ) -> None:
     values: dict[str, Any] = {"store": str(tmp_path / "none")}
     values |= {
-        "collect_garbage": {}, "evaluate_model": {"checkpoint": "tiny"}, "promote": {"name": "words", "run": "tiny"},
+        "evaluate_model": {"checkpoint": "tiny"}, "promote": {"name": "words", "run": "tiny"},
         "rollback": {"name": "words"},
     }[flow]  # fmt: skip
     ended = command(f"flows.{flow}", write_config(tmp_path / "job.yaml", values), "--dry-run")

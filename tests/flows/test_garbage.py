@@ -1,16 +1,11 @@
 """The flow that lists and deletes unused artifacts."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 from prefect import State
 
 from flows.collect_garbage import collect_garbage
 from tests.flows.conftest import flow_run_of
 from tests.flows.looking import artifacts
-from tests.processes import Ended
-from tests.support import write_config
-from tests.trainer.stocked_store import OLD, add_encoded, job
+from tests.trainer.stocked_store import add_encoded, job
 from trainer.registry.leftovers import Garbage
 from trainer.store.storage import Store
 
@@ -30,11 +25,3 @@ def test_a_dry_run_shows_what_is_removed_when_the_job_says_so(empty_store: Store
     table, said = shown(collect_garbage(job(empty_store, remove=True), return_state=True))
     assert key in table and '"removed": "yes"' in table and said.endswith("MB: removed")
     assert not empty_store.exists(f"{key}/manifest.json")
-
-
-def test_the_command_line_of_the_flow(empty_store: Store, command: Callable[..., Ended], tmp_path: Path) -> None:
-    add_encoded(empty_store, "lost")
-    config = write_config(tmp_path / "job.yaml", {"store": empty_store.url, "older_than_days": 0, "remove": True})
-    dry = command("flows.collect_garbage", config, "--dry-run")
-    assert dry.status == 0 and f"encoded/lost-{OLD}\n" in dry.stdout and "remove=true removes them" in dry.stdout
-    assert empty_store.names("encoded") == [f"lost-{OLD}"]

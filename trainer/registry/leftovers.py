@@ -94,16 +94,15 @@ def describe(found: Leftover | Garbage) -> str:
     return f"{found.what:<16}{found.size / 1e6:>12,.1f} MB  {found.modified:%Y-%m-%d %H:%M} UTC  {found.key}"
 
 
-def sum_up(found: Sequence[Leftover | Garbage], removed: bool, nouns: Nouns, how: str = "--remove") -> str:
+def sum_up(found: Sequence[Leftover | Garbage], removed: bool, nouns: Nouns, how: str) -> str:
     """One line: number, total size, and whether they were removed, or `how` to remove them."""
     total = f"{plural(len(found), *nouns)}, {sum(each.size for each in found) / 1e6:,.1f} MB"
     return f"{total}: removed" if removed else f"{total}{f'; {how} removes them' if found else ''}"
 
 
 def tell(
-    found: Iterable[Leftover | Garbage], removed: bool, nouns: Nouns = GARBAGE, how: str = "--remove",
-    as_json: bool = False, **beside: Any,
-) -> None:  # fmt: skip
+    found: Iterable[Leftover | Garbage], removed: bool, nouns: Nouns = GARBAGE, as_json: bool = False, **beside: Any
+) -> None:
     """Print each item as it is found or removed, and the total; or all as JSON, together with `beside`.
 
     After an error, the items before it are printed too.
@@ -118,4 +117,4 @@ def tell(
         if as_json:
             show_json({"removed": removed, "found": listed, **beside})
         else:
-            print(sum_up(listed, removed, nouns, how))
+            print(sum_up(listed, removed, nouns, "--remove"))
