@@ -14,7 +14,7 @@ from trainer.records import steps
 from trainer.records.evaluations import Result
 from trainer.records.plans import RunPlan
 from trainer.records.results import AnyPreflight, Finished, Verdict
-from trainer.registry.promotion import gates_on_harness
+from trainer.registry.gate import gates_on_harness
 from trainer.registry.report import Report
 from trainer.store.manifest import ArtifactRef
 from trainer.training.identity import TrainingData, data_keys

@@ -19,7 +19,8 @@ from trainer.config.runs import PromotionConfig
 from trainer.records.evaluations import Result
 from trainer.records.lease import LONG, LONGEST, holding
 from trainer.records.results import Remeasured, Verdict
-from trainer.registry.promotion import ALREADY, Basis, find_rival, key_of, look, pass_through, remeasure, unapproved
+from trainer.registry.gate import ALREADY, Basis, unapproved
+from trainer.registry.promotion import find_rival, key_of, look, pass_through, remeasure
 from trainer.store.storage import Store
 
 GATE_NOT_MET = "headrace.gate-not-met"

@@ -158,7 +158,8 @@ def measure_rival(
     """Measure the champion on the data of a run's evaluation, if its own scores are on other data. Called by every
     rank.
     """
-    from trainer.registry.promotion import find_rival, gates_on_harness, remeasure
+    from trainer.registry.gate import gates_on_harness
+    from trainer.registry.promotion import find_rival, remeasure
 
     gate, store = job.promotion, Store(job.store)
     if gate is None or evaluation is None:
@@ -188,7 +189,8 @@ def consider(
     """Compare the run's model with its gate, and make it the champion if it passes. A gate with `approval` is not met,
     because a person approves in Prefect's UI.
     """
-    from trainer.registry.promotion import look, pass_through, unapproved
+    from trainer.registry.gate import unapproved
+    from trainer.registry.promotion import look, pass_through
 
     judged = look if gate.approval else pass_through
     verdict = judged(store, gate, run_key, evaluation.figures(), evaluation.measured_on, anew)

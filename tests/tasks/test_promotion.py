@@ -8,7 +8,8 @@ from tests.trainer.stocked_store import add_encoded, add_run, found, keys
 from trainer.config.runs import PromotionConfig
 from trainer.jobs import consider
 from trainer.records.lease import held
-from trainer.registry.promotion import ALREADY, find_champion, look, pass_through
+from trainer.registry.gate import ALREADY
+from trainer.registry.promotion import find_champion, look, pass_through
 from trainer.store.storage import Store
 
 

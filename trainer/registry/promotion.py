@@ -5,11 +5,10 @@ A user who refers to a champion by name gets its present model, so a model only 
     models/NAME/champion    the moves, oldest first: a promotion adds a run on top, a rollback removes the top one
 
 One file holds both and is replaced by compare-and-swap, so champion and history always agree, and of two simultaneous
-promotions none is lost. The gate checks whether a model's figures are good enough and comparable with the champion's.
+promotions none is lost. The gate (gate.py) checks whether a model's figures are good enough.
 """
 
 import logging
-import math
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -19,13 +18,12 @@ from trainer.common.errors import ArtifactError, ConfigError, RunError, Tokenize
 from trainer.config.kinds import kind_of_run
 from trainer.config.runs import PromotionConfig
 from trainer.evaluation.measurement import read_result
-from trainer.evaluation.metrics import greater_is_better
-from trainer.records.basis import BITS_PER_BYTE, AnyBasis, ExamplesBasis, TextBasis, task_of, why_incomparable
 from trainer.records.evaluations import Result
 from trainer.records.lease import holding
 from trainer.records.results import Remeasured, Verdict
 from trainer.records.sealed import open_sealed, read_listed, read_sealed, sealed_bytes
 from trainer.records.shapes import Move
+from trainer.registry.gate import ALREADY, Basis, comparable_scores, is_of, judge, standing_champions
 from trainer.store.artifact_files import REPUBLISH, require_intact
 from trainer.store.manifest import require_manifest
 from trainer.store.names import CHAMPION, CONFIG, FINAL, FINAL_KIND
@@ -33,80 +31,6 @@ from trainer.store.storage import Store
 from trainer.training.identity import final_manifest
 
 log = logging.getLogger(__name__)
-
-
-ALREADY = "it is the champion already"
-
-BY_HAND = "only `headrace promote` makes it champion again"
-
-NOBODY_ASKED = "not promoted: promotion.approval requires a person's approval; use `headrace promote`"
-"""For runs outside a Prefect server, where nobody could approve."""
-
-ROUNDING = 1e-9
-"""Tolerance for a difference of two scores: in floating point, 0.82 - 0.81 is below 0.01."""
-
-
-Basis = AnyBasis | None
-"""The measurement basis of scores, if it is known."""
-
-
-def judge(
-    gate: PromotionConfig,
-    run: str,
-    fingerprint: str,
-    scores: dict[str, float],
-    before: list[Move],
-    measured_on: Basis = None,
-    anew: Remeasured | None = None,
-) -> Verdict:
-    """Compare the scores of a run's model with the threshold and, if there is a champion, with its scores.
-
-    A model that was rolled back does not pass again automatically, nor does, by a threshold alone, one that another
-    model replaced. `anew` holds the champion's scores measured now, if those of its promotion have a different basis.
-    Raises `RunError` if the metric was not measured.
-    """
-    standing = standing_champions(before)
-    champion = standing[-1] if standing else None
-    if champion is not None and _is_of(champion, run, fingerprint):
-        return Verdict(passed=True, reason=ALREADY)
-    promoted = [move for move in before if move.action == "promote" and _is_of(move, run, fingerprint)]
-    if promoted and not any(move is promoted[-1] for move in standing):
-        return Verdict(passed=False, reason=f"it was champion and was rolled back; {BY_HAND}")
-    if promoted and champion is not None and gate.better_by is None:
-        return Verdict(passed=False, reason=f"it was champion until {champion.run} replaced it; {BY_HAND}")
-    if gate.metric not in scores:
-        raise RunError(
-            f"promotion.metric is {gate.metric!r}, which was not measured; measured were {', '.join(sorted(scores))}"
-        )
-    score, sign = scores[gate.metric], 1 if greater_is_better(gate.metric, gate.greater_is_better) else -1
-    said = f"{gate.metric} {score:z.4f}"
-    if not math.isfinite(score):
-        return Verdict(passed=False, reason=f"{said} is not a finite number")
-    if gate.threshold is not None:
-        side = "at least" if sign > 0 else "at most"
-        if not sign * score >= sign * gate.threshold:
-            return Verdict(passed=False, reason=f"{said} is not {side} {gate.threshold:g}")
-        said += f" is {side} {gate.threshold:g}"
-    if gate.better_by is None or champion is None:
-        return Verdict(passed=True, reason=said)
-    its = comparable_scores(gate.metric, measured_on, champion, anew)
-    if its is None:
-        return Verdict(passed=False, reason=f"{said}, but {_explain(gate.metric, measured_on, champion, anew)}")
-    own = its.scores[gate.metric]
-    if not math.isfinite(own):
-        problem = f"that of the champion is {own}, with which nothing can be compared; use `headrace promote`"
-        return Verdict(passed=False, reason=f"{said}, but {problem}")
-    ahead = sign * (score - own)
-    said += f", {ahead:+z.4f} against the champion's {own:z.4f}{'' if its is champion else ', measured again'}"
-    passed = ahead >= gate.better_by - ROUNDING
-    return Verdict(passed=passed, reason=said if passed else f"{said}; needed at least +{gate.better_by:g}")
-
-
-def unapproved(verdict: Verdict) -> Verdict:
-    """The verdict outside a Prefect server: a model that passes is not promoted, because nobody could approve it."""
-    if not verdict.passed or verdict.reason == ALREADY:
-        return verdict
-    return Verdict(passed=False, reason=f"{verdict.reason}; {NOBODY_ASKED}")
 
 
 def remeasure(champion: Move, measure: Callable[[], Result]) -> Remeasured:
@@ -117,55 +41,6 @@ def remeasure(champion: Move, measure: Callable[[], Result]) -> Remeasured:
     except (ArtifactError, ConfigError, TokenizerError) as error:
         return Remeasured(**named, problem=str(error))
     return Remeasured(**named, scores=found.figures(), measured_on=found.measured_on)
-
-
-def gates_on_harness(gate: PromotionConfig | None) -> bool:
-    """Whether a gate's figure is from lm-eval, so that the champion must be measured by lm-eval too."""
-    return gate is not None and task_of(gate.metric) is not None
-
-
-def standing_champions(found: list[Move]) -> list[Move]:
-    """The champions that rollbacks would restore, oldest first, and the present one last."""
-    standing: list[Move] = []
-    for move in found:
-        if move.action == "promote":
-            standing.append(move)
-        else:
-            standing.pop()
-    return standing
-
-
-def comparable_scores(
-    metric: str, measured_on: Basis, champion: Move, anew: Remeasured | None
-) -> Move | Remeasured | None:
-    """The champion's scores with a comparable figure: those of its promotion, else those measured now, else None."""
-    its = anew if anew is not None and _is_of(anew, champion.run, champion.fingerprint) else None
-    known: list[Move | Remeasured] = [champion, its] if its else [champion]
-    return next((each for each in known if not _differences(metric, measured_on, each)), None)
-
-
-def _explain(metric: str, measured_on: Basis, champion: Move, anew: Remeasured | None) -> str:
-    """Why a score cannot be compared with the champion's, and what to do."""
-    found = "; ".join(_differences(metric, measured_on, champion))
-    why = f"it cannot be compared with the champion {champion.run} ({found})"
-    if anew is None or not _is_of(anew, champion.run, champion.fingerprint):
-        return f"{why}; run the job again to measure the champion again"
-    problem = anew.problem or "; ".join(_differences(metric, measured_on, anew))
-    has_bytes = (isinstance(measured_on, TextBasis) and not measured_on.document_mask) or (
-        isinstance(measured_on, ExamplesBasis) and measured_on.answers
-    )
-    other = has_bytes and metric != BITS_PER_BYTE and task_of(metric) is None
-    advice = f"set promotion.metric: {BITS_PER_BYTE}, which can be compared across tokenizers, or " if other else ""
-    return f"{why}, and the champion cannot be measured in the same way: {problem}; {advice}promote by hand"
-
-
-def _is_of(told: Move | Remeasured, run: str, fingerprint: str) -> bool:
-    """Whether a record is about this model."""
-    return (told.run, told.fingerprint) == (run, fingerprint)
-
-
-def _differences(metric: str, measured_on: Basis, its: Move | Remeasured) -> list[str]:
-    return why_incomparable(metric, measured_on, its.measured_on) if metric in its.scores else [f"it has no {metric!r}"]
 
 
 CLASSIFY = ("classification", "multi-label", "tokens")
@@ -212,7 +87,7 @@ def _classes_of(model: dict[str, Any]) -> tuple[str, ...]:
 def find_rival(store: Store, gate: PromotionConfig, run: str, measured_on: Basis) -> Move | None:
     """The champion, if a run's model must be compared with it and their scores have different bases."""
     champion = find_champion(store, gate.name)
-    if gate.better_by is None or champion is None or _is_of(champion, run, _model_of(store, run)):
+    if gate.better_by is None or champion is None or is_of(champion, run, _model_of(store, run)):
         return None
     if other_use(store, run, champion.run):
         return None  # the champion stays, so it need not be measured
@@ -345,7 +220,7 @@ def _is_champion(store: Store, name: str, run: str, fingerprint: str, champion: 
 
     Raises `RunError` if it has a different use than the champion's, unless `another_use` is set.
     """
-    if champion is not None and _is_of(champion, run, fingerprint):
+    if champion is not None and is_of(champion, run, fingerprint):
         return True
     if champion is not None and not another_use and (difference := other_use(store, run, champion.run)):
         raise RunError(

@@ -20,12 +20,12 @@ from trainer.preflight.resources import check_optimization
 from trainer.records.basis import TextBasis
 from trainer.records.sealed import sealed_bytes, write_sealed
 from trainer.records.shapes import Move
+from trainer.registry.gate import judge
 from trainer.registry.promotion import (
     check_promotion,
     find_champion,
     find_measured,
     find_rival,
-    judge,
     moves,
     pass_through,
     promote,

@@ -13,7 +13,8 @@ from trainer.models.tensor_files import read_tensors
 from trainer.models.tokenizer import keeps_text
 from trainer.records.sealed import read_listed, write_pointer
 from trainer.records.shapes import folder_name
-from trainer.registry.promotion import judge, moves, pass_through
+from trainer.registry.gate import judge
+from trainer.registry.promotion import moves, pass_through
 from trainer.store.manifest import publish_folder, read_manifest
 from trainer.store.names import CHECKPOINT_KIND, FINAL, FINAL_KIND
 from trainer.store.storage import Store
