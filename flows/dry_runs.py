@@ -14,6 +14,7 @@ from trainer.config.jobs import EvaluateJob, PrepareJob, PromoteJob, RollbackJob
 from trainer.config.kinds import KINDS, load
 from trainer.config.labelled import PredictJob
 from trainer.kinds.kind import identify_checkpoint, kind_of
+from trainer.store.probes import check_writable
 from trainer.store.storage import Store
 
 
@@ -39,7 +40,7 @@ def dry_run(job: Any, as_json: bool = False, needs: str | None = None) -> None:
 def _preview_training(job: Any) -> Preview:
     kind = kind_of(job)
     store = Store(job.store)
-    store.check_writable()
+    check_writable(store)
     kind.find_files(store, job)  # first, because the preflight loads torch, which takes seconds
     found = kind.preflight(job, for_people())
     return Preview(found.lines(), found)

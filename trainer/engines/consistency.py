@@ -11,6 +11,7 @@ import trainer
 from trainer.common.errors import DeviceError, StorageError, brief
 from trainer.common.process import versions
 from trainer.engines.ray_cluster import Cluster, node_name
+from trainer.store.probes import write_probe
 from trainer.store.storage import Store
 
 LOOK_SECONDS = 120.0
@@ -34,7 +35,7 @@ def consistent_nodes(cluster: Cluster, store: Store) -> Iterator[Likeness]:
 
     Raises `DeviceError` for nodes with other versions, `StorageError` for nodes that cannot see the store.
     """
-    probe = store.write_probe()
+    probe = write_probe(store, "shared")
     try:
         likeness = Likeness(tuple(own_versions().items()), store.url, probe)
         _compare(likeness, look_everywhere(cluster, likeness))

@@ -24,6 +24,7 @@ from trainer.preflight.resources import check_optimization, final_parameters, re
 from trainer.records.plans import RunPlan
 from trainer.records.results import Lengths, TuningPreflight
 from trainer.records.steps import look_for
+from trainer.store.probes import check_writable
 from trainer.store.storage import Store
 from trainer.training.identity import Run, check_origin, check_settings
 
@@ -74,7 +75,7 @@ def check_run(store: Store, run: Run) -> str:
 def look_at_start(job: TuningJob) -> Start:
     """Check store, devices, batches and the pretrained model. Raises the `PipelineError` of the first problem."""
     store = Store(job.store)
-    store.check_writable()
+    check_writable(store)
     store.sweep()
     check_origin(store, job)
     ranks = check_optimization(job)

@@ -38,6 +38,7 @@ from trainer.engines.executors import is_gone, own_group
 from trainer.records.sealed import open_sealed, read_sealed, sealed_bytes, write_sealed
 from trainer.records.shapes import remedy_of
 from trainer.store.manifest import MANIFEST
+from trainer.store.probes import age
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
@@ -257,8 +258,8 @@ def _is_seen(held: dict[str, Any]) -> bool:
 
 def _is_young(store: Store, key: str) -> bool:
     """Whether a lease was written so recently, by the store's clock, that its holder may be alive."""
-    age = store.age(key)
-    return age is not None and age < STALE_SECONDS
+    seconds = age(store, key)
+    return seconds is not None and seconds < STALE_SECONDS
 
 
 def _started(pid: int) -> str:

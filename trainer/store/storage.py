@@ -7,10 +7,8 @@ own file system if it is local, and moved or uploaded when they are complete.
 import json
 import os
 import shutil
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +16,7 @@ from fsspec.core import split_protocol
 from fsspec.implementations.local import LocalFileSystem
 
 from trainer.common.addresses import check_address, check_place
-from trainer.common.errors import ConfigError, StorageError, WrongContent, brief, reason_of
+from trainer.common.errors import ConfigError, StorageError, WrongContent, brief
 from trainer.common.transient import FULL, is_transient, number_of
 from trainer.store import roots
 from trainer.store.checked_files import forget_unused
@@ -29,7 +27,6 @@ from trainer.store.remedies import remedy_of_local, remedy_of_remote
 if TYPE_CHECKING:
     from trainer.store.remote import RemoteObjects
 
-PROBE = b"probe"
 SENT_AT_ONCE = 2**20
 """Maximum bytes sent to a remote store from memory, which libraries may copy; larger data is sent from a local file."""
 LOCAL = (None, "file", "local")
@@ -80,27 +77,27 @@ class Store:
         return str(self.local / key) if self.local else f"{self.url}/{key}"
 
     def exists(self, key: str) -> bool:
-        with self._explained("look for", key):
+        with self.explained("look for", key):
             return self.files.exists(key)
 
     def names(self, key: str) -> list[str]:
         """The sorted names inside a folder; empty if it does not exist."""
-        with self._explained("list", key):
+        with self.explained("list", key):
             return self.files.names(key)
 
     def sizes(self, key: str) -> dict[str, int]:
         """Sizes of the files in a folder, by name, from a listing, which may be incomplete or outdated."""
-        with self._explained("list", key):
+        with self.explained("list", key):
             return self.files.sizes(key)
 
     def size(self, key: str) -> int:
         """Return a file's size in bytes; raise `FileNotFoundError` if it does not exist."""
-        with self._explained("read", key):
+        with self.explained("read", key):
             return self.files.size(key)
 
     def read_bytes(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         """Return a file's bytes, optionally only those from `start` to `end`."""
-        with self._explained("read", key):
+        with self.explained("read", key):
             return self.files.read(key, start, end)
 
     def find_bytes(self, key: str) -> bytes | None:
@@ -122,7 +119,7 @@ class Store:
 
     def write_bytes(self, key: str, data: bytes | memoryview) -> None:
         if not isinstance(self.files, LocalFiles) and len(data) <= SENT_AT_ONCE:
-            with self._explained("write", key, len(data)):
+            with self.explained("write", key, len(data)):
                 return self.files.write(bytes(data), key)
         with self.writing(key, len(data)) as path:
             path.write_bytes(data)
@@ -138,13 +135,13 @@ class Store:
         """
         with self.staging(key=key) as folder:
             path = folder / key.rsplit("/", 1)[-1]
-            with self._explained("write", key, needed):
+            with self.explained("write", key, needed):
                 yield path
             self.put(path, key)
 
     def put(self, path: Path, key: str) -> None:
         """Publish a finished local file under a key. A file inside the staging folder is moved, not copied."""
-        with self._explained("write", key):
+        with self.explained("write", key):
             self.files.put(path, key)
 
     def put_folder(self, folder: Path, key: str, last: str, same: bool = False) -> None:
@@ -152,7 +149,7 @@ class Store:
 
         An older file of this name is removed first, except with `same`: it then describes the same files.
         """
-        with self._explained("write", key):
+        with self.explained("write", key):
             self.files.put_folder(folder, key, last, same)
 
     def begin(self, key: str, data: bytes) -> Path:
@@ -164,7 +161,7 @@ class Store:
 
     def copy(self, source: str, key: str) -> None:
         """Copy a file within the store."""
-        with self._explained("write", key):
+        with self.explained("write", key):
             self.files.copy(source, key)
 
     def create(self, key: str, data: bytes) -> bool:
@@ -179,12 +176,12 @@ class Store:
 
     def rename(self, key: str, new: str) -> None:
         """Rename a file or folder; do nothing if it does not exist."""
-        with self._explained("rename", key), suppress(FileNotFoundError):
+        with self.explained("rename", key), suppress(FileNotFoundError):
             self.files.rename(key, new)
 
     def delete(self, key: str, first: str | None = None) -> None:
         """Remove a file or folder if it exists; in a folder, remove the file named `first` before the others."""
-        with self._explained("delete", key):
+        with self.explained("delete", key):
             self.files.delete(key, first)
 
     def fetch(self, key: str, sha256: str | None = None, anew: bool = False, beyond: bool = False) -> Path:
@@ -194,18 +191,18 @@ class Store:
         is cached and shared. A file that was verified on this machine and is unchanged since is not read again, unless
         `anew` is set. With `beyond`, the copy does not count towards the cache's limit while it is in use.
         """
-        with self._explained("read", key), self._named(key):
+        with self.explained("read", key), self._named(key):
             return self.files.fetch(key, sha256, anew, beyond)
 
     def locate(self, key: str, sha256: str) -> Path:
         """Like `fetch`, for callers that verify what they read: a file of a local store is not verified here."""
-        with self._explained("read", key), self._named(key):
+        with self.explained("read", key), self._named(key):
             return self.files.locate(key, sha256)
 
     @contextmanager
     def reading(self, key: str) -> Iterator[None]:
         """Convert file system errors while reading a path from `fetch` or `locate` into `StorageError`."""
-        with self._explained("read", key):
+        with self.explained("read", key):
             yield
 
     def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path:
@@ -213,27 +210,27 @@ class Store:
 
         Copies of remote files may exceed the cache's limit: models and checkpoints are needed whatever their size.
         """
-        with self._explained("read", key), self._named(key):
+        with self.explained("read", key), self._named(key):
             return self.files.fetch_folder(key, digests)
 
     def release(self, key: str) -> None:
         """Release a local path from `fetch` or `fetch_folder`; readers that have it open keep its bytes."""
-        with self._explained("release", key):
+        with self.explained("release", key):
             self.files.release(key)
 
     def walk(self, key: str = "") -> Iterator[Stored]:
         """Yield every file of the store, or of a folder in it."""
-        with self._explained("list", key):
+        with self.explained("list", key):
             yield from self.files.walk(key)
 
     def unfinished_uploads(self) -> list[Stored]:
         """Multipart uploads that were neither completed nor aborted."""
-        with self._explained("list the unfinished uploads of", ""):
+        with self.explained("list the unfinished uploads of", ""):
             return self.files.unfinished_uploads()
 
     def abort_upload(self, key: str, upload: str) -> None:
         """Abort a multipart upload, so that the bucket deletes its parts."""
-        with self._explained("abort the upload of", key):
+        with self.explained("abort the upload of", key):
             self.files.abort_upload(key, upload)
 
     @contextmanager
@@ -242,9 +239,9 @@ class Store:
 
         `needed` is the approximate number of bytes to be written, for the message about a full disk.
         """
-        with self._explained("write", STAGING):
+        with self.explained("write", STAGING):
             base = self._base_for(key)
-        with self._explained("write", STAGING if self.local is None else base.relative_to(self.local).as_posix()):
+        with self.explained("write", STAGING if self.local is None else base.relative_to(self.local).as_posix()):
             self.files.make_folder(base)
             folder = PrivateFolder(base)
         try:
@@ -260,98 +257,11 @@ class Store:
         self.files.trim()
         forget_unused()
 
-    def age(self, key: str) -> float | None:
-        """Seconds since a file was written, by the clock of the store, which may differ from this machine's clock.
-
-        None if the file does not exist. If the store cannot be written, this machine's clock is used. Raises
-        `StorageError` if a remote store is unreachable, or if this machine's disk is full.
-        """
-        with self._explained("look for", key):
-            written = self.files.modified(key)
-        if written is None:
-            return None
-        try:
-            now = self._now(key)
-        except StorageError as error:
-            if error.transient and self.local is None:
-                raise
-            now = datetime.now(UTC)
-        return (now - written).total_seconds()
-
-    def _now(self, key: str) -> datetime:
-        """The time of the clock that dates files written at `key`."""
-        if self.local is not None:
-            with self.staging(key=key) as folder:
-                return datetime.fromtimestamp(folder.stat().st_mtime, UTC)
-        probe = f"{STAGING}/clock-{uuid.uuid4().hex[:12]}"
-        self.write_bytes(probe, PROBE)
-        try:
-            with self._explained("look for", probe):
-                now = self.files.modified(probe)
-        finally:
-            with suppress(StorageError):  # leave it behind
-                self.delete(probe)
-        if now is None:
-            raise StorageError(
-                f"{self.path(probe)} was removed by another program immediately after it was written", transient=True
-            )
-        return now
-
     def require_there(self) -> None:
         """Raise `StorageError` if the store does not exist; for commands that only read it."""
         self._require_not_away("")
         if not (self.local.is_dir() if self.local is not None else self.names("")):
             raise StorageError(f"there is no store at {self.path('').rstrip('/')}; check the path")
-
-    def check_writable(self) -> None:
-        """Raise `StorageError` unless a file can be written and removed, and unless a server of S3 heeds conditions of
-        writes; called when a job starts.
-        """
-        probe = f"{STAGING}/probe-{uuid.uuid4().hex[:12]}"
-        try:
-            if self.local is not None:  # in a private folder, which is swept after a kill
-                roots.forget(self.local)
-                with self.staging() as folder, self._explained("write", STAGING, len(PROBE)):
-                    (folder / "probe").write_bytes(PROBE)
-                return
-            self.write_bytes(probe, PROBE)
-        except FileNotFoundError as error:
-            reason = reason_of(error)
-            raise StorageError(
-                f"cannot write {self.url}: {reason}; check that the disk or the bucket exists"
-            ) from error
-        try:
-            fault = self._fault_of_conditions(probe)
-        except StorageError:
-            with suppress(StorageError):
-                self.delete(probe)
-            raise
-        self.delete(probe)
-        if fault is not None:
-            raise StorageError(
-                f"the server of {self.url} {fault}; these keep two processes from writing one run: use a server that "
-                "supports If-None-Match and If-Match on PUT"
-            )
-
-    def _fault_of_conditions(self, existing: str) -> str | None:
-        """What a remote store's server does wrong with writes whose condition is not met; `existing` is a written file.
-
-        Raises `StorageError` for transient errors.
-        """
-        assert not isinstance(self.files, LocalFiles)
-        try:
-            with self._explained("write", existing, len(PROBE)):
-                return None if self.files.heeds_conditions(PROBE, existing) else "ignores conditional writes"
-        except StorageError as error:
-            if error.transient:
-                raise
-            return f"refuses conditional writes ({error.__cause__})"
-
-    def write_probe(self) -> str:
-        """Write a file with which other machines check that they share the store; return its key."""
-        key = f"{STAGING}/shared-{uuid.uuid4().hex[:12]}"
-        self.write_bytes(key, PROBE)
-        return key
 
     def used_bytes(self, key: str) -> int:
         """Bytes used by a folder of a local store; 0 for a remote one."""
@@ -398,7 +308,8 @@ class Store:
             raise self._full(key, number, folder, needed) from error
 
     @contextmanager
-    def _explained(self, operation: str, key: str, needed: int | None = None) -> Iterator[None]:
+    def explained(self, operation: str, key: str, needed: int | None = None) -> Iterator[None]:
+        """Convert errors of the file system or the server into `StorageError`, except that a file is missing."""
         try:
             yield
             self._require_not_away(key)  # otherwise a missing file would be treated as never created
@@ -439,7 +350,7 @@ class Store:
     @contextmanager
     def _staged(self, key: str, data: bytes) -> Iterator[Path]:
         """Yield a finished file with these bytes, to be published in the block."""
-        with self.staging(key=key) as folder, self._explained("write", key, len(data)):
+        with self.staging(key=key) as folder, self.explained("write", key, len(data)):
             path = folder / "new"
             path.write_bytes(data)
             yield path
@@ -451,7 +362,7 @@ class Store:
             with self._staged(key, data) as path:
                 yield path
         else:
-            with self._explained("write", key, len(data)):
+            with self.explained("write", key, len(data)):
                 yield data
 
     def _full(self, key: str, number: int, folder: Path | None = None, needed: int | None = None) -> StorageError:

@@ -28,6 +28,7 @@ from trainer.common.process import THREADS, cores_per_rank, threads_asked_for, u
 from trainer.common.stopping import StopRequested, stop_requested
 from trainer.common.transient import AT_THE_START, exit_status, retry_transient
 from trainer.data.order import stable_key
+from trainer.store.probes import write_probe
 from trainer.store.storage import Store
 from trainer.training.checkpoint import Computed
 from trainer.training.rank_watchdog import leave_peers, watch_peers
@@ -303,7 +304,7 @@ def require_shared(store: Store, runtime: Runtime) -> None:
     """Raise `StorageError` unless every rank can read what rank 0 writes. Called by every rank."""
     if runtime.ranks == 1:
         return
-    probe = runtime.on_first(store.write_probe, AT_THE_START)
+    probe = runtime.on_first(lambda: write_probe(store, "shared"), AT_THE_START)
     seen = torch.zeros(runtime.ranks, dtype=torch.int64)
     seen[runtime.rank] = _sees(store, probe)
     blind = [rank for rank, sees in enumerate(runtime.sum(seen).tolist()) if not sees]

@@ -16,6 +16,7 @@ import pytest
 from tests import ROOT
 from tests.trainer.preparing import leftovers
 from trainer.store.private_folders import OLD_SECONDS, PrivateFolder, sweep
+from trainer.store.probes import check_writable
 from trainer.store.storage import STAGING, Store
 
 STAGES = """
@@ -80,12 +81,13 @@ DIES_LOOKING = (
     + """
 from trainer.store.local import LocalFiles
 from trainer.store.private_folders import PrivateFolder
+from trainer.store.probes import check_writable
 
 def die(*arguments, **options):
     os.kill(os.getpid(), 9)
 LocalFiles.delete = die
 if host == "private": PrivateFolder.remove = die
-store.check_writable()
+check_writable(store)
 """
 )
 
@@ -296,5 +298,5 @@ def test_a_kill_in_the_look_whether_a_store_can_be_written_leaves_nothing(when: 
 
 
 def test_looking_whether_a_store_can_be_written_leaves_nothing_in_it(any_store: Store) -> None:
-    any_store.check_writable()
+    check_writable(any_store)
     assert list(any_store.walk()) == []

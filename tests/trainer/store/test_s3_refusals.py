@@ -14,6 +14,7 @@ from trainer.common.errors import StorageError
 from trainer.common.progress import silent
 from trainer.kinds.pretraining.preflight import preflight
 from trainer.store import remote
+from trainer.store.probes import check_writable
 from trainer.store.storage import Store
 
 
@@ -30,7 +31,7 @@ def environment(s3: S3Server) -> Iterator[pytest.MonkeyPatch]:
 def test_a_bucket_that_is_missing_is_named(s3: S3Server) -> None:
     store = Store("s3://no-such-bucket/store")
     with pytest.raises(StorageError, match=r"cannot write s3://no-such-bucket/store/\.staging/.*create the bucket"):
-        store.check_writable()
+        check_writable(store)
     assert store.read_json("runs/one/config.json") is None
 
 
@@ -67,7 +68,7 @@ def test_whoever_may_not_write_there_is_told_so(s3: S3Server, environment: pytes
     for operation in (
         lambda: store.write_bytes("a/b", b"y"),
         lambda: store.create("a/c", b"y"),
-        lambda: store.check_writable(),
+        lambda: check_writable(store),
     ):
         with pytest.raises(
             StorageError, match=rf"cannot write {url}/.*that they may read, write, list and delete there"
@@ -101,7 +102,7 @@ def test_a_wrong_clock_and_a_wrong_region_are_named(
         environment.setenv("AWS_ENDPOINT_URL", address)
         store = Store(s3.new_store())
         faults.always = fate
-        for operation in (store.check_writable, lambda: store.read_bytes("a/b"), lambda: store.names("a")):
+        for operation in (lambda: check_writable(store), lambda: store.read_bytes("a/b"), lambda: store.names("a")):
             with pytest.raises(StorageError, match=rf"cannot (write|read|list) s3://.*; .*{hint}") as raised:
                 operation()
             assert "credentials" not in str(raised.value)
@@ -117,7 +118,7 @@ def test_a_server_that_would_let_two_processes_write_one_run_is_refused_before_a
     with faulty(s3.address, share=0, latency=0) as (address, faults):
         environment.setenv("AWS_ENDPOINT_URL", address)
         store = Store(s3.new_store())
-        store.check_writable()
+        check_writable(store)
         faults.always = fate
         with pytest.raises(
             StorageError, match=rf"the server of {store.url} {said}.*If-None-Match and If-Match"
@@ -132,7 +133,7 @@ def test_a_server_must_heed_both_conditions(method: str, s3: S3Server, monkeypat
     store = Store(s3.new_store())
     monkeypatch.setattr(store.files, method, lambda *_: True)
     with pytest.raises(StorageError, match="ignores conditional writes"):
-        store.check_writable()
+        check_writable(store)
 
 
 def test_a_check_that_fails_for_a_while_leaves_nothing(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +144,7 @@ def test_a_check_that_fails_for_a_while_leaves_nothing(s3: S3Server, monkeypatch
 
     with monkeypatch.context() as patch, pytest.raises(StorageError, match="the network is down") as raised:
         patch.setattr(store.files, "create", fail)
-        store.check_writable()
+        check_writable(store)
     assert raised.value.transient and list(store.walk()) == []
 
 

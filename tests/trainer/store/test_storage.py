@@ -16,6 +16,7 @@ import fsspec
 import pytest
 
 from trainer.common.errors import ConfigError, StorageError
+from trainer.store.probes import check_writable
 from trainer.store.remote import RemoteObjects
 from trainer.store.storage import STAGING, Store
 
@@ -77,7 +78,7 @@ def test_an_error_while_writing_leaves_the_old_file(any_store: Store) -> None:
 def test_a_write_leaves_nothing_in_the_staging_folder(empty_store: Store) -> None:
     empty_store.write_bytes("a/b", b"data")
     put_folder(empty_store, "c", {"x": b"1", "manifest.json": b"{}"})
-    empty_store.check_writable()
+    check_writable(empty_store)
     assert leftovers(empty_store) == []
 
 
@@ -351,13 +352,13 @@ def test_a_store_at_or_below_a_file_is_refused_readably(below: str, tmp_path: Pa
     with pytest.raises(
         StorageError, match=r"cannot write .*file.*: Not a directory; choose a folder, not a file, for the store"
     ):
-        store.check_writable()
+        check_writable(store)
     assert (tmp_path / "file").read_text() == "text"
 
 
 def test_a_store_that_cannot_be_written_says_why(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"cannot write .*: File name too long; check that the store is reachable"):
-        Store(str(tmp_path / ("x" * 300))).check_writable()
+        check_writable(Store(str(tmp_path / ("x" * 300))))
 
 
 def test_json_that_something_else_wrote_is_refused_readably(any_store: Store) -> None:

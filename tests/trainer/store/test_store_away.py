@@ -21,6 +21,7 @@ from trainer.common.errors import StorageError
 from trainer.common.transient import PATIENCE, retry_transient
 from trainer.records.lease import Lease
 from trainer.store.private_folders import STAGING
+from trainer.store.probes import check_writable
 from trainer.store.storage import Store
 
 USES: dict[str, Callable[[Store], object]] = {
@@ -131,7 +132,7 @@ def test_a_store_by_another_spelling_is_the_same(tmp_path: Path) -> None:
 def test_a_job_begins_a_new_store_where_there_is_none(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "deep" / "store"))
     for _ in range(2):
-        store.check_writable()
+        check_writable(store)
         store.write_bytes("runs/x", b"1")
         shutil.rmtree(tmp_path / "deep")
 

@@ -43,6 +43,7 @@ from trainer.records.plans import PreparedData
 from trainer.records.results import CorpusPreview, CurationPreview, Preflight
 from trainer.records.steps import look_for
 from trainer.store.manifest import Manifest
+from trainer.store.probes import check_writable
 from trainer.store.storage import Store
 from trainer.training.identity import check_origin, check_settings
 
@@ -57,7 +58,7 @@ step."""
 def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     """Check everything that can be checked before work starts. Raises the `PipelineError` of the first problem."""
     store, training = Store(job.store), job.training
-    store.check_writable()
+    check_writable(store)
     store.sweep()
     check_stop()
     check_origin(store, job)
