@@ -5,28 +5,21 @@ every conversation with the same messages before it. If the template accesses no
 its text after the last message depends on nothing kept from earlier messages, that text is also the same after every
 prefix. So the text of each prefix is known without rendering each separately, which would take quadratic time.
 
-The environment is that of `transformers.utils.chat_template_utils`, without what would make the text of a conversation
-change between runs. Most templates do not mark the assistant's part with `{% generation %}`. It is found by rendering
+Most templates do not mark the assistant's part with `{% generation %}`. It is found by rendering
 the conversation up to each answer, as the prompt for a model, and including the answer: the difference is the answer.
 This requires a template that renders the beginning of a conversation in the same way, whatever follows.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
 from itertools import count
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
-import jinja2
 from jinja2 import nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.runtime import LoopContext
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
+from jinja2.ext import loopcontrols
 
 from trainer.common.errors import brief
+from trainer.data.chat.environment import Environment, Marks, Refused
 
 SYSTEM, USER, ASSISTANT = "system", "user", "assistant"
 
@@ -45,9 +38,6 @@ class Message(NamedTuple):
 
 KEEPING = {"namespace", "cycler", "joiner"}
 """Template functions that keep state from one message to the next, and to the text after the last."""
-
-OF_ONE_MESSAGE = {"index", "index0", "first", "previtem", "cycle", "changed", "depth", "depth0"}
-"""Attributes of a loop that do not depend on messages after the current one."""
 
 COLLECTING = (nodes.AssignBlock, nodes.FilterBlock, nodes.CallBlock, nodes.Macro)
 """Nodes whose content is written later than it is rendered."""
@@ -163,20 +153,6 @@ ADDRESS = re.compile(r"at 0x[0-9a-fA-F]{6,}>")
 HALF = re.compile("[\ud800-\udfff]")
 """A lone UTF-16 surrogate: JSON can contain it, UTF-8 cannot."""
 
-CHANGING = {
-    "strftime_now": "writes the date of today (strftime_now)", "lipsum": "writes random text (lipsum)",
-    "random": "takes something at random (the filter `random`)",
-}  # fmt: skip
-"""Template functions whose result would change between runs, by name."""
-
-WHY_FIXED = (
-    "so the same conversation would give different tokens in another run; set data.chat_template to a copy that writes "
-    "something fixed there"
-)
-
-NO_DATE = jinja2.Undefined(hint=f"it {CHANGING['strftime_now']}, {WHY_FIXED}")
-"""The value of `strftime_now`: a template that checks whether it is defined has its own date to write instead."""
-
 GIVE_ANOTHER = "set data.chat_template to another one"
 
 FREE_CHARACTERS, CHARACTERS_A_MESSAGE, CHARACTERS_EACH = 2**20, 2**10, 8
@@ -190,16 +166,12 @@ class Written(NamedTuple):
     answers: list[tuple[int, int]]
 
 
-class Refused(ValueError):
-    """A template cannot be used for a conversation; the message gives the reason."""
-
-
 class Template:
     """A compiled template, and the special tokens that it may refer to; if `dated`, it may write today's date."""
 
     def __init__(self, source: str, special: Mapping[str, str], dated: bool = False) -> None:
         """Raises `jinja2.TemplateError` for an invalid template."""
-        self._environment = _Environment(dated, trim_blocks=True, lstrip_blocks=True, extensions=[_Marks, loopcontrols])
+        self._environment = Environment(dated, trim_blocks=True, lstrip_blocks=True, extensions=[Marks, loopcontrols])
         self._template, self._special = self._environment.from_string(source), special
         self._has_marks = MARKERS.search(source) is not None
         self._may_be_linear = may_be_linear(self._environment.parse(source))
@@ -314,91 +286,3 @@ def _find_answer(
 def _most_characters(conversation: Sequence[Message]) -> int:
     given = sum(len(message.content) for message in conversation)
     return FREE_CHARACTERS + CHARACTERS_A_MESSAGE * len(conversation) + CHARACTERS_EACH * given
-
-
-class _Environment(ImmutableSandboxedEnvironment):
-    """The environment of transformers, without randomness; it counts what is written, and records marked ranges.
-
-    `looked_ahead`: whether a template used an attribute of a loop that depends on later messages.
-    """
-
-    def __init__(self, dated: bool, **options: Any) -> None:
-        super().__init__(**options)
-        self.written, self.marks, self.looked_ahead = 0, list[tuple[int, int]](), False
-        self.filters |= {"tojson": _tojson, "random": _refusing("random")}
-        self.globals |= {"raise_exception": _raise, "dict": _Dict(), "namespace": _Namespace}
-        self.globals |= {"strftime_now": datetime.now().strftime if dated else NO_DATE, "lipsum": _refusing("lipsum")}
-
-    def begin(self) -> list[str]:
-        """Reset the counts; returns an empty list for the blocks to write."""
-        self.written, self.marks, self.looked_ahead = 0, [], False
-        return []
-
-    def getattr(self, obj: Any, attribute: str) -> Any:
-        self.looked_ahead |= isinstance(obj, LoopContext) and attribute not in OF_ONE_MESSAGE
-        return super().getattr(obj, attribute)
-
-
-class _Marks(Extension):
-    """`{% generation %} … {% endgeneration %}` around what the assistant says."""
-
-    tags = {"generation"}  # noqa: RUF012  # as Jinja declares it
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("_mark"), [], [], body).set_lineno(line)
-
-    def _mark(self, caller: Callable[[], str]) -> str:
-        said, environment = caller(), self.environment
-        assert isinstance(environment, _Environment)
-        environment.marks.append((environment.written, environment.written + len(said)))
-        return said
-
-
-class _Dict:
-    """`dict` in templates, without its other attributes."""
-
-    def __call__(self, *given: Any, **named: Any) -> dict[Any, Any]:
-        return dict(*given, **named)
-
-    def fromkeys(self, *given: Any) -> dict[Any, Any]:
-        return dict.fromkeys(*given)
-
-
-class _Namespace(Namespace):
-    """`namespace` in templates; its attributes may not begin with an underscore."""
-
-    def __init__(*given: Any, **named: Any) -> None:  # a template may name an attribute `self`
-        attributes = dict(*given[1:], **named)
-        for name in attributes:
-            _check_attribute(name)
-        Namespace.__init__(given[0], attributes)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        _check_attribute(name)
-        super().__setitem__(name, value)
-
-
-def _check_attribute(name: Any) -> None:
-    if isinstance(name, str) and name.startswith("_"):
-        raise jinja2.exceptions.SecurityError(
-            f"a namespace has no attribute {name!r}: it may not begin with an underscore"
-        )
-
-
-def _tojson(
-    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
-) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _raise(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
-
-
-def _refusing(name: str) -> Callable[..., NoReturn]:
-    def refuse(*given: Any, **named: Any) -> NoReturn:
-        raise Refused(f"the chat template {CHANGING[name]}, {WHY_FIXED}")
-
-    return refuse

@@ -21,7 +21,8 @@ from jinja2 import TemplateError
 from trainer.common.display import plural, size
 from trainer.common.errors import ConfigError, TokenizerError, brief, reason_of
 from trainer.common.stopping import check_stop, on_stop
-from trainer.data.chat.rendering import ASSISTANT, GIVE_ANOTHER, SYSTEM, USER, Message, Refused, Template, Written
+from trainer.data.chat.environment import Refused
+from trainer.data.chat.rendering import ASSISTANT, GIVE_ANOTHER, SYSTEM, USER, Message, Template, Written
 
 PROBE = [Message(USER, "What is it?"), Message(ASSISTANT, "This.")]
 """A conversation that every template can render."""

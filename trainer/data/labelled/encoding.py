@@ -28,7 +28,7 @@ from trainer.data.labelled.examples import (
     read_split,
     require_examples,
 )
-from trainer.data.labelled.labels import TASKS, unlabelled
+from trainer.data.labelled.label_kinds import TASKS, unlabelled
 from trainer.data.labelled.rows import BAD, Example, characters_of, errors_of, scan_rows
 from trainer.data.labelled.text_encoder import Encoding, TextEncoder, load_text_encoder
 from trainer.data.shards import batches

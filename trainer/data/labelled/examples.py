@@ -21,7 +21,9 @@ from trainer.common.display import some
 from trainer.common.errors import CorpusError, RecordError
 from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
-from trainer.data.labelled.labels import REGRESSION, TASKS, UNLABELLED, Labels, all_words, unlabelled
+from trainer.data.labelled.label_kinds import TASKS, unlabelled
+from trainer.data.labelled.label_lists import all_words
+from trainer.data.labelled.labels import REGRESSION, UNLABELLED, Labels
 from trainer.data.labelled.rows import BAD, Example, Scan, columns_of, read_rows, reading_of, scan_rows
 from trainer.data.raw_files import csv_header, delimiter_hint, spelling_hint
 from trainer.data.splits import (

@@ -13,7 +13,9 @@ from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
 from trainer.data.labelled.encoding import count_classes
 from trainer.data.labelled.examples import check_columns, open_labelled, read_labels
-from trainer.data.labelled.labels import TASKS, all_words, refuse_fractions, unlabelled
+from trainer.data.labelled.label_kinds import TASKS, unlabelled
+from trainer.data.labelled.label_lists import all_words
+from trainer.data.labelled.labels import refuse_fractions
 from trainer.data.labelled.rows import BAD, Example, characters_of, read_rows, scan_rows
 from trainer.data.labelled.text_encoder import TextEncoder
 from trainer.data.shards import batches

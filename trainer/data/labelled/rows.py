@@ -14,7 +14,7 @@ from trainer.common.bad_records import BadRecords
 from trainer.common.errors import CorpusError, RecordError
 from trainer.common.stopping import check_stop
 from trainer.config.labelled import LabelledDataConfig
-from trainer.data.labelled.labels import TASKS, AnyLabel
+from trainer.data.labelled.label_kinds import TASKS, AnyLabel
 from trainer.data.quotes import watched
 from trainer.data.shards import is_held_out
 from trainer.data.splits import Part, bad_records, look_at_columns, read_part

@@ -15,7 +15,8 @@ from transformers.utils.chat_template_utils import render_jinja_template
 from tests.trainer.chats import CHATML, LLAMA2, MARKED
 from trainer.common.errors import Preempted
 from trainer.common.stopping import signal_handlers
-from trainer.data.chat.rendering import MARKERS, Message, Refused, Template, Written
+from trainer.data.chat.environment import Refused
+from trainer.data.chat.rendering import MARKERS, Message, Template, Written
 from trainer.data.chat.template import Bounds, Renderer
 
 # Chat templates as published models have them, and others that keep, collect or look ahead, so that care is needed.
