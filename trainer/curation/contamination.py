@@ -11,6 +11,7 @@ texts      the number of texts in it
 too_short  the number of these with fewer than `least_words` words, which are not searched for
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -249,10 +250,11 @@ def find_overlap(
 def look_for(
     options: DecontaminateConfig, transform: TransformConfig | None, found: Sequence[EvaluationSet]
 ) -> LookedFor:
-    """Read the evaluation sets. Raises `CorpusError` for one with nothing to search for."""
+    """Read the evaluation sets. Raises `CorpusError` for one with nothing to search for in any field."""
     hashes: dict[int, list[Hashes]] = {}
     examples: dict[int, list[NDArray[np.int64]]] = {}
     files: list[ExampleFile] = []
+    searched: Counter[str] = Counter()
     for each in found:
         counts = np.zeros((len(each.pieces), 2), np.int64)
         for batch in batches(read_examples(each, transform), BATCH_BYTES, text_bytes, TOGETHER):
@@ -263,11 +265,13 @@ def look_for(
             for length, (some, texts) in hashed.hashes.items():
                 hashes.setdefault(length, []).append(some)
                 examples.setdefault(length, []).append(numbers[texts])
-        _require_some(each, options, *counts.sum(axis=0).tolist())
+        texts_of_field, too_short = counts.sum(axis=0).tolist()
+        searched[each.corpus.name] += texts_of_field - too_short
         field = each.corpus.text_field
         files += [
             ExampleFile(piece.sha256, field, *row) for piece, row in zip(each.pieces, counts.tolist(), strict=True)
         ]
+    _require_some(found, options, searched)
     found_first = {
         length: np.unique(np.concatenate(hashes.pop(length)), return_index=True) for length in sorted(hashes)
     }
@@ -278,12 +282,13 @@ def look_for(
     )
 
 
-def _require_some(found: EvaluationSet, options: DecontaminateConfig, texts: int, too_short: int) -> None:
-    if texts == too_short:
-        raise CorpusError(
-            f"data.curation.decontaminate: no text in {', '.join(found.corpus.paths)} has {options.least_words} words "
-            "or more, so nothing of it would be kept out; lower least_words, or specify the fields that hold its text"
-        )
+def _require_some(found: Sequence[EvaluationSet], options: DecontaminateConfig, searched: Mapping[str, int]) -> None:
+    for corpus in (each.corpus for each in found):  # the fields of a set share a name; one may hold only short answers
+        if not searched[corpus.name]:
+            raise CorpusError(
+                f"data.curation.decontaminate: no text in {', '.join(corpus.paths)} has {options.least_words} words or "
+                "more, so nothing of it would be kept out; lower least_words, or specify the fields that hold its text"
+            )
 
 
 def hashes_of(texts: Texts, options: DecontaminateConfig) -> Hashed:

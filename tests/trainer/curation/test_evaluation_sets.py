@@ -211,3 +211,19 @@ def test_examples_that_are_too_short_to_be_looked_for_are_counted(tmp_path: Path
     )
     (q, a) = read_decisions(store, decide(both).key).details["kept_out"]["texts"]
     assert (q["texts"], q["too_short"], a["texts"], a["too_short"]) == (3, 0, 4, 0)
+
+
+def test_a_field_of_short_answers_does_not_stop_the_search_for_the_questions(tmp_path: Path) -> None:
+    path = write_documents(tmp_path / "test.jsonl", [{"q": each, "a": SHORT} for each in SENTENCES[1:3]])
+    raw = write_documents(tmp_path / "raw.jsonl", SENTENCES[:3])
+    files = [{"paths": [str(path)], "format": "jsonl", "fields": ["q", "a"]}]
+    job = curated_job(tmp_path / "store", {"one": str(raw)}, {"exact": None, "decontaminate": {"files": files}})
+    assert kept_out(job) == [1, 2]
+    told = read_decisions(Store(job.store), decide(job).key).details["kept_out"]["texts"]
+    assert [(each["field"], each["texts"], each["too_short"]) for each in told] == [("q", 2, 0), ("a", 2, 2)]
+    files[0]["fields"] = ["a"]
+    only = curated_job(tmp_path / "store", {"one": str(raw)}, {"exact": None, "decontaminate": {"files": files}})
+    with pytest.raises(CorpusError, match=r"no text in .*test.jsonl has 5 words or more"):
+        decide(only)
+    write_splits(tmp_path, **{split: [pair(SENTENCES[3], SHORT)] for split in ("train", "validation", "test")})
+    assert kept_out(job_of(tmp_path, finetune_values(tmp_path, "s", "x"))) == [3]
