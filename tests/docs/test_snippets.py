@@ -17,9 +17,10 @@ from flows.commands.starters import TEMPLATES
 from flows.schemas import TITLE, file_name, schema_of, schemas
 from tests import ROOT
 from tests.docs.fields import fields_of
-from tests.docs.pages import DOCS, Block, blocks, commands
+from tests.docs.pages import DOCS, PAGES, Block, blocks, commands, name_of
 from tests.trainer.preparing import job_of, run
 from trainer.config.files import parse_yaml, validate_job
+from trainer.data.decisions import CorpusDecisions
 from trainer.store.checked_files import BLOCK_BYTES
 
 PART = "part of a job for headrace "
@@ -50,6 +51,22 @@ def test_a_command_line_is_one_that_headrace_takes(block: Block, line: str) -> N
     for word in (each for each in given if "=" in each):
         path = word.partition("=")[0]
         assert path in fields_of(name), f"{block}: {path} is no setting of {name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_that_runs_an_example_names_what_writes_its_data(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for line in (line for block in blocks("", page) for line in block.text.splitlines() if "data.paths=" not in line):
+        for path in re.findall(r"\bconfigs/[\w-]+\.yaml", line):
+            for folder in re.findall(r"\bdata/(raw|pairs|tasks|chats|preferences)/", (ROOT / path).read_text("utf-8")):
+                target = {"raw": "corpora"}.get(folder, folder)
+                assert f"`make {target}`" in text, f"{name_of(page)}: {line}: `make {target}` writes its data"
+
+
+def test_the_page_about_formats_names_each_array_of_decisions() -> None:
+    page = (DOCS / "reference" / "formats.md").read_text(encoding="utf-8")
+    arrays = [name for name, kind in CorpusDecisions.__annotations__.items() if "ndarray" in str(kind)]
+    assert arrays and not [name for name in arrays if not re.search(rf"^    {name} +u?(int|float)\d+, ", page, re.M)]
 
 
 def test_there_are_command_lines() -> None:
