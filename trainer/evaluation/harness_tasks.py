@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 import datasets
 import numpy as np
 import torch
+from datasets import DatasetBuilder
 from lm_eval import evaluator
 from lm_eval.api import task as asking
 from lm_eval.api.model import LM
@@ -33,6 +34,7 @@ from trainer.data.chat.template import bound_template
 from trainer.evaluation.harness_identity import identify, installed_version
 from trainer.evaluation.metrics import greater_is_better
 from trainer.models.hub import hub_reason
+from trainer.records.basis import TaskIdentity
 from trainer.store.manifest import fingerprint
 
 if TYPE_CHECKING:
@@ -76,7 +78,7 @@ def load_tasks(options: HarnessConfig) -> Loaded:
     for name, found in wanted.items():
         _check_names(name, found, local, manager)
         try:
-            with _cached_by([each.sha256 for each in identities[name].data]):
+            with _cached_by(identities[name]):
                 tasks[name] = manager.load([name])
         except Exception as error:  # each task fails in its own way: its settings, its functions, its data, the network
             raise ConfigError(_tell_failure(name, found, manager, error)) from error
@@ -89,15 +91,21 @@ def load_tasks(options: HarnessConfig) -> Loaded:
 
 
 @contextmanager
-def _cached_by(digests: Sequence[str]) -> Iterator[None]:
-    """Have `datasets` cache local files with these digests apart from others: it knows files by their time only."""
-    usual = datasets.config.HF_DATASETS_CACHE
-    if digests:
-        datasets.config.HF_DATASETS_CACHE = Path(usual, f"headrace-{fingerprint(sorted(digests))}")
+def _cached_by(identity: TaskIdentity) -> Iterator[None]:
+    """Have `datasets` cache apart what it loads and maps for tasks of other content.
+
+    It knows local files by their time only, and functions of a module by their names only.
+    """
+    usual, of_split = datasets.config.HF_DATASETS_CACHE, DatasetBuilder._get_dataset_fingerprint
+    content = [identity.definition, identity.lm_eval]
+    if identity.data:
+        digests = fingerprint([each.sha256 for each in identity.data])
+        datasets.config.HF_DATASETS_CACHE = Path(usual, f"headrace-{digests}")
+    DatasetBuilder._get_dataset_fingerprint = lambda self, split: fingerprint([of_split(self, split), *content])
     try:
         yield
     finally:
-        datasets.config.HF_DATASETS_CACHE = usual
+        datasets.config.HF_DATASETS_CACHE, DatasetBuilder._get_dataset_fingerprint = usual, of_split
 
 
 def set_seeds(tasks: Iterable[Any] = ()) -> None:

@@ -11,7 +11,7 @@ from trainer.common.errors import ConfigError
 from trainer.config.evaluation import HarnessConfig
 from trainer.config.harness_files import leaves, local_tasks
 from trainer.evaluation.harness_identity import identify, name_of, questions_of
-from trainer.evaluation.harness_tasks import figures_of
+from trainer.evaluation.harness_tasks import figures_of, load_tasks
 from trainer.store.manifest import digest_file
 
 
@@ -42,6 +42,17 @@ def test_what_a_task_includes_and_the_functions_that_it_names_are_part_of_it(tmp
     after = name(options)
     (folder / "whole").write_text((folder / "whole").read_text() + "description: Answer.\n")
     assert len({before, after, name(options)}) == 3
+
+
+def test_examples_are_mapped_again_after_a_function_changed_that_the_mapped_one_calls(tmp_path: Path) -> None:
+    options = write_task(tmp_path, process_docs=None)
+    task = (tmp_path / "tiny.yaml").read_text().replace("process_docs: null", "process_docs: !function mapped.process")
+    (tmp_path / "tiny.yaml").write_text(task)
+    process = "def process(docs):\n    return docs.map(lambda doc: {**doc, 'answer': answer()})\n"
+    for answer in (0, 1):
+        (tmp_path / "mapped.py").write_text(f"def answer():\n    return {answer}\n\n{process}")
+        docs = load_tasks(options).tasks["tiny"]["tasks"]["tiny"].test_docs()
+        assert set(docs["answer"]) == {answer}
 
 
 def test_a_group_and_a_tag_stand_for_their_tasks(tmp_path: Path) -> None:
