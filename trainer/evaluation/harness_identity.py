@@ -63,9 +63,9 @@ def questions_of(name: str, local: dict[str, LocalTask]) -> set[tuple[str, str]]
 
 
 def name_of(identity: TaskIdentity) -> str:
-    """Fingerprint of a task, independent of its files' paths."""
+    """Fingerprint of a task, independent of the folder of its files, but not of their order."""
     told = identity.model_dump()
-    return fingerprint({**told, "data": sorted([each.sha256, each.asked] for each in identity.data)})
+    return fingerprint({**told, "data": [[each.sha256, each.asked] for each in identity.data]})
 
 
 def describe_task(identity: TaskIdentity) -> dict[str, Any]:

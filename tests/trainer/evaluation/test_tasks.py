@@ -1,5 +1,6 @@
 """Tasks of lm-eval as their files tell them, and what names them."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -53,6 +54,22 @@ def test_examples_are_mapped_again_after_a_function_changed_that_the_mapped_one_
         (tmp_path / "mapped.py").write_text(f"def answer():\n    return {answer}\n\n{process}")
         docs = load_tasks(options).tasks["tiny"]["tasks"]["tiny"].test_docs()
         assert set(docs["answer"]) == {answer}
+
+
+def test_a_task_is_another_if_its_files_exchange_their_content(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    files = {"test": [str(first), str(second)]}
+    options = write_task(tmp_path / "tasks", fewshot_split=None, dataset_kwargs={"data_files": files})
+    found = []
+    for start, end in ((QUESTIONS[:1], QUESTIONS[1:]), (QUESTIONS[1:], QUESTIONS[:1])):
+        write_questions(first, start)
+        write_questions(second, end)
+        for path in (first, second):
+            os.utime(path, (0, 0))  # by which `datasets` knows a local file
+        task = load_tasks(options).tasks["tiny"]["tasks"]["tiny"]
+        found.append((name(options), task.test_docs()[0]["question"]))
+    assert [question for _, question in found] == [QUESTIONS[0]["question"], QUESTIONS[1]["question"]]
+    assert found[0][0] != found[1][0]
 
 
 def test_a_group_and_a_tag_stand_for_their_tasks(tmp_path: Path) -> None:
