@@ -118,14 +118,14 @@ def data_files(task: LocalTask, where: str) -> list[tuple[str, bool]]:
     if not task.reads_files:
         return _files_at(task.settings.get("dataset_path"))
     options = task.settings.get("dataset_kwargs") or {}
-    folder, named = options.get("data_dir"), options.get("data_files")
-    if folder and not named:
-        return [(str(Path(escape(folder), "**", "*.*")), False)]  # the file names decide the split
+    folder, named = Path(options.get("data_dir") or "").expanduser(), options.get("data_files")
+    if options.get("data_dir") and not named:
+        return _files_at(str(folder))  # the file names decide the split
     by_split = named if isinstance(named, dict) else {None: named}
     found = []
     for split, paths in by_split.items():
         for path in [paths] if isinstance(paths, str) else paths or []:
-            whole = str(Path(folder or "", path))
+            whole = str(Path(folder, path))
             if not glob(whole, recursive=True):
                 raise ConfigError(
                     f"{where}: task {task.name!r} ({task.files[0]}) reads {whole!r}, which does not exist; relative "

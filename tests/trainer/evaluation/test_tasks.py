@@ -72,6 +72,21 @@ def test_a_task_is_another_if_its_files_exchange_their_content(tmp_path: Path) -
     assert found[0][0] != found[1][0]
 
 
+def test_a_folder_of_data_may_start_at_home_and_have_files_without_a_suffix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "data").mkdir()
+    options = write_task(
+        tmp_path / "tasks", fewshot_split=None, test_split="train", dataset_kwargs={"data_dir": "~/data"}
+    )
+    for count in (1, 2):
+        write_questions(tmp_path / "data" / "questions", QUESTIONS[:count])
+        (data,) = identify(options, "1")["tiny"].data
+        assert data.sha256 == digest_file(tmp_path / "data" / "questions").sha256
+        assert len(load_tasks(options).tasks["tiny"]["tasks"]["tiny"].test_docs()) == count
+
+
 def test_a_group_and_a_tag_stand_for_their_tasks(tmp_path: Path) -> None:
     write_task(tmp_path, tag="small")
     write_yaml(tmp_path / "group.yaml", {"group": "all", "task": ["tiny", {"task": "elsewhere"}]})
