@@ -190,9 +190,12 @@ def _read_task(path: Path, where: str) -> LocalTask | None:
 def _read(path: Path, files: list[Path], where: str, after: tuple[Path, ...] = ()) -> Settings:
     """The settings of a YAML file and of the files that it includes; adds all files that were read to `files`."""
 
+    # lm-eval looks beside the file that a link leads to.
+    beside = path.resolve().parent if path.is_symlink() else path.parent
+
     def function(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> FunctionName:
         said = FunctionName(loader.construct_scalar(node))
-        source = path.parent / f"{said.rpartition('.')[0].replace('.', '/')}.py"
+        source = beside / f"{said.rpartition('.')[0].replace('.', '/')}.py"
         if source.is_file():
             files.extend(with_imports(source))
         return said
@@ -211,7 +214,7 @@ def _read(path: Path, files: list[Path], where: str, after: tuple[Path, ...] = (
         included = settings.pop("include", None) or []
         inherited: Settings = {}
         for each in [included] if isinstance(included, str) else included:
-            inherited |= _read(path.parent / each, files, where, (*after, path))
+            inherited |= _read(beside / each, files, where, (*after, path))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"{where}: {path} is not an lm-eval task: {brief(error)}") from error
     return {**inherited, **settings}

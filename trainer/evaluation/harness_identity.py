@@ -30,7 +30,7 @@ def identify(options: HarnessConfig, lm_eval: str) -> dict[str, TaskIdentity]:
             found[name] = TaskIdentity(**how)
             continue
         of_it = list(definitions(name, local))
-        files = sorted({file for task in of_it for file in task.files})
+        files = sorted({file.resolve() for task in of_it for file in task.files})
         definition = hashlib.sha256("\n".join(digest_file(file).sha256 for file in files).encode()).hexdigest()
         data = {(each.path, each.asked): each for task in of_it for each in task_data(task)}
         found[name] = TaskIdentity(definition=definition, data=[data[key] for key in sorted(data)], **how)

@@ -87,6 +87,22 @@ def test_a_folder_of_data_may_start_at_home_and_have_files_without_a_suffix(
         assert len(load_tasks(options).tasks["tiny"]["tasks"]["tiny"].test_docs()) == count
 
 
+def test_functions_beside_the_file_that_a_link_leads_to_are_part_of_its_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = write_task(tmp_path / "tasks")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "tasks" / "tiny.yaml").rename(tmp_path / "own" / "whole")
+    (tmp_path / "own" / "tiny.yaml").write_text("include: whole\ndoc_to_text: !function asked.ask\n")
+    (tmp_path / "own" / "asked.py").write_text("def ask(doc): return doc['question']\n")
+    (tmp_path / "tasks" / "tiny.yaml").symlink_to(tmp_path / "own" / "tiny.yaml")
+    before = name(options)
+    monkeypatch.chdir(tmp_path)
+    assert name(asking(Path("tasks"), ["tiny"])) == before
+    (tmp_path / "own" / "asked.py").write_text("def ask(doc): return 'Say: ' + doc['question']\n")
+    assert name(options) != before
+
+
 def test_a_group_and_a_tag_stand_for_their_tasks(tmp_path: Path) -> None:
     write_task(tmp_path, tag="small")
     write_yaml(tmp_path / "group.yaml", {"group": "all", "task": ["tiny", {"task": "elsewhere"}]})
