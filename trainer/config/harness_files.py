@@ -20,6 +20,9 @@ LOCAL_FORMATS = ("json", "csv", "parquet", "text", "arrow")
 OF_GROUPS = {"group", "group_alias", "task", "tag", "aggregate_metric_list", "metadata", "version"}
 """Keys of a group's file; lm-eval passes any other to the group's tasks."""
 
+IGNORED = {"__pycache__", ".ipynb_checkpoints"}
+"""Folders in which lm-eval looks for no tasks."""
+
 OF_MEMBERS = {"task", "task_alias"}
 """Keys of a group's entry for a task that leave the task as it is."""
 
@@ -93,7 +96,7 @@ def tasks_below(folder: Path, where: str) -> dict[str, LocalTask]:
     found: dict[str, LocalTask] = {}
     places: dict[str, Path] = {}
     for path in sorted(folder.rglob("*.yaml")):
-        if (task := _read_task(path, where)) is None:
+        if not IGNORED.isdisjoint(path.parts) or (task := _read_task(path, where)) is None:
             continue
         if (other := places.setdefault(task.name, path)) != path:
             raise ConfigError(

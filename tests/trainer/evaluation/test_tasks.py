@@ -103,6 +103,12 @@ def test_functions_beside_the_file_that_a_link_leads_to_are_part_of_its_task(
     assert name(options) != before
 
 
+def test_copies_that_notebooks_keep_are_no_tasks(tmp_path: Path) -> None:
+    options = write_task(tmp_path)
+    shutil.copytree(tmp_path, tmp_path / ".ipynb_checkpoints")
+    assert local_tasks(options)["tiny"].files == [tmp_path / "tiny.yaml"]
+
+
 def test_a_group_and_a_tag_stand_for_their_tasks(tmp_path: Path) -> None:
     write_task(tmp_path, tag="small")
     write_yaml(tmp_path / "group.yaml", {"group": "all", "task": ["tiny", {"task": "elsewhere"}]})
