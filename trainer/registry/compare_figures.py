@@ -1,6 +1,7 @@
 """The figures of compared runs: those of their final models, and their curves as sparklines or overlaid charts."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
@@ -179,21 +180,42 @@ def curve_table(runs: Sequence[ComparedRun]) -> Table:
     for figure in dict.fromkeys(["loss", *(criterion_of(run).figure for run in runs)]):
         rows.append([f"validation {figure}, best", *(_best(run, figure) for run in runs)])
         rows.append([f"validation {figure}, last", *(_last(run, "evaluation", figure) for run in runs)])
-    for step in common_steps(runs):
-        losses = ({record["step"]: record["loss"] for record in run.of_kind("train")} for run in runs)
+    shared = common_steps(runs)
+    losses = [mean_losses(run, shared) for run in runs]
+    for step in _spaced(shared):
         rows.append([f"training loss, step {count(step)}", *(score(each.get(step)) for each in losses)])
-    rows.append(["training loss, last", *(_last(run, "train", "loss") for run in runs)])
+    rows.append(["training loss, last record", *(_last(run, "train", "loss") for run in runs)])
     rows.append(["tokens a second (median)", *(count(speed.tokens_per_second) for speed in speeds)])
     rows.append(["time in steps", *(duration(speed.training_seconds) for speed in speeds)])
     return Table([f"loss in {runs[0].unit}", *(run.letter for run in runs)], rows)
 
 
 def common_steps(runs: Sequence[ComparedRun]) -> list[int]:
-    """Up to `COMMON_STEPS` evenly spaced steps at which all runs with training records have recorded their loss."""
+    """The steps at which all runs with training records have recorded their loss."""
     recorded = [{record["step"] for record in run.of_kind("train")} for run in runs]
-    shared = sorted(set.intersection(*(steps for steps in recorded if steps))) if any(recorded) else []
-    number = min(COMMON_STEPS, len(shared))
-    return [shared[(len(shared) - 1) * i // max(1, number - 1)] for i in range(number)]
+    return sorted(set.intersection(*(steps for steps in recorded if steps))) if any(recorded) else []
+
+
+def mean_losses(run: ComparedRun, steps: Sequence[int]) -> dict[int, float]:
+    """The mean training loss up to each of these steps since the one before.
+
+    A recorded loss is the mean since the record before, so those of runs with different `log_every` are means over
+    different steps.
+    """
+    records: dict[int, list[dict[str, Any]]] = {}
+    for record in run.of_kind("train"):
+        if (place := bisect_left(steps, record["step"])) < len(steps):
+            records.setdefault(steps[place], []).append(record)
+    return {
+        step: fmean((record["loss"] for record in each), [record.get("steps", 1) for record in each])
+        for step, each in records.items()
+    }
+
+
+def _spaced(steps: Sequence[int]) -> list[int]:
+    """Up to `COMMON_STEPS` of the steps, evenly spaced."""
+    number = min(COMMON_STEPS, len(steps))
+    return [steps[(len(steps) - 1) * i // max(1, number - 1)] for i in range(number)]
 
 
 def spark_table(runs: Sequence[ComparedRun]) -> Table:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.headrace import headrace
-from tests.support import SMALL_MODEL, cpu_runtime, seal_copy, small_job, write_corpora
+from tests.support import SMALL_MODEL, cpu_runtime, records, seal_copy, small_job, write_corpora
 from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.made import encode, prepare
 from tests.trainer.report_runs import HOSTILE, Page
@@ -218,6 +218,16 @@ def test_an_unfinished_run_is_compared_as_far_as_it_is(own: Store) -> None:
     ]
     assert cells(text, "training loss, step 3") == [f"{twin[2]:.4f}"] * 2
     assert "training loss, step 6" not in text and "*" not in section(text, "Results")
+
+
+def test_training_losses_of_runs_that_record_at_other_steps_are_means_over_the_same_steps(
+    raw: Path, own: Store
+) -> None:
+    pretrain(small_job(raw, own.url, run="sparse", training__log_every=3))
+    text = compare(own, ["base", "sparse"])
+    for step in (3, 6):
+        (sparse,) = (each["loss"] for each in records(Path(own.url), "train", "runs/sparse") if each["step"] == step)
+        assert cells(text, f"training loss, step {step}") == [f"{sparse:.4f}"] * 2, "the steps computed the same"
 
 
 def test_a_run_that_has_not_begun_and_data_that_is_gone_are_told(raw: Path, own: Store, data: PreparedData) -> None:
