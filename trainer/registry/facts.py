@@ -123,8 +123,9 @@ class RunFacts(RecordedRun):
 
     @property
     def steps(self) -> int:
-        """The steps done: fewer than planned if training stopped early."""
-        return max((record["step"] for record in self.records), default=self.plan.total_steps)
+        """The steps done, also if records of them are lost: fewer than planned if training stopped early."""
+        known = [*(record["step"] for record in self.records), *(each.step for each in self.checkpoints)]
+        return max(known, default=self.plan.total_steps)
 
     @property
     def whole_parameters(self) -> int:

@@ -39,6 +39,7 @@ from trainer.store.names import (
     TENSORBOARD,
 )
 from trainer.store.storage import Store
+from trainer.training.job_progress import last_step
 from trainer.training.metrics_reader import read_records
 
 log = logging.getLogger(__name__)
@@ -154,9 +155,10 @@ def _describe_training(store: Store, run: str, model: dict[str, Any]) -> dict[st
     """Figures from the run's metric records: steps, batches taken, continuations, rollbacks and checkpoints."""
     records, plan = read_records(store, run), read_sealed(store, f"{run}/{PLAN}") or {}
     trained = [record for record in records if record["kind"] == "train"]
+    steps = max([last_step(store, run), *(record["step"] for record in records)])
     processes = sum(name.startswith("events.") for name in store.names(f"{run}/{TENSORBOARD}"))
     return {
-        "steps": max((record["step"] for record in records), default=plan.get("total_steps")),
+        "steps": steps or plan.get("total_steps"),
         "planned_steps": plan.get("total_steps"),
         "attempts": trained[-1]["attempts"] if trained else None,
         "continuations": max(processes - 1, 0),

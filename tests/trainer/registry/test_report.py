@@ -227,6 +227,27 @@ def test_run_without_metrics_is_reported(store: Store) -> None:
     assert "No metrics were recorded." in page(store)
 
 
+def passes(store: Store) -> dict[str, str]:
+    """The passes over each corpus in the model card."""
+    lines = store.read_bytes(f"{RUN}/final/README.md").decode().splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
+    head = next(row for row in rows if "Passes" in row)
+    return {row[0]: row[head.index("Passes")] for row in rows if len(row) == len(head) and row[0] in ("prose", "code")}
+
+
+def test_run_that_stopped_early_has_its_own_passes_and_steps_also_if_its_records_are_lost(store: Store) -> None:
+    make_report(store, RUN)
+    whole, plan = passes(store), read_sealed(store, f"{RUN}/plan.json")
+    longer = [{**corpus, "passes": 200 * corpus["passes"]} for corpus in plan["corpora"]]
+    write_sealed(store, f"{RUN}/plan.json", {**plan, "total_steps": 4000, "corpora": longer})
+    make_report(store, RUN)
+    assert passes(store) == whole and "of which 0 warm up; stopped early, after 20" in page(store)
+    for lost in ("metrics.jsonl", "lineage.json"):
+        store.delete(f"{RUN}/{lost}")
+    assert "Trained for 20 steps; no metrics were recorded." in make_report(store, RUN).markdown
+    assert passes(store) == whole
+
+
 def test_report_is_the_same_in_a_remote_store(store: Store) -> None:
     remote = Store("memory://bucket/store")
     for path in Path(str(store.local)).rglob("*"):

@@ -124,6 +124,13 @@ def test_artifacts_steps_versions_and_moves_are_told(store: Store, finished: Fin
     assert traced["ancestors"] == [] and traced["base"] is None
 
 
+def test_steps_of_a_run_that_stopped_early_are_known_without_its_records(store: Store, finished: Finished) -> None:
+    plan = f"{finished.run}/plan.json"
+    write_sealed(store, plan, {**(read_sealed(store, plan) or {}), "total_steps": 4000})
+    store.delete(f"{finished.run}/metrics.jsonl")
+    assert trace(store, finished.run)["training"]["steps"] == 64
+
+
 def test_a_reader_that_stops_early_is_no_error(store: Store, finished: Finished) -> None:
     command = [sys.executable, "-m", "flows.command", "lineage", store.url, finished.run, "--files"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -129,7 +129,8 @@ def _data_note(facts: RunFacts) -> str:
 
 
 def _data_table(facts: RunFacts, plan: StepPlan) -> Table:
-    """What each corpus holds, and its share in training."""
+    """What each corpus holds, and its share in training; of the planned passes, those done."""
+    done = facts.steps / plan.total_steps
     details = {source.manifest.details["corpus"]: source.manifest.details for source in facts.made_from(SHARDS)}
     rows, sums = [], [0] * 8
     for corpus in plan.corpora:
@@ -141,7 +142,13 @@ def _data_table(facts: RunFacts, plan: StepPlan) -> Table:
         sums = [total + value for total, value in zip(sums, counts, strict=True)]
         cells = [count(value) for value in counts]
         rows.append(
-            [corpus.name, *cells[:4], f"{number(100 * corpus.probability, 1)} %", number(corpus.passes), *cells[4:]]
+            [
+                corpus.name,
+                *cells[:4],
+                f"{number(100 * corpus.probability, 1)} %",
+                number(corpus.passes * done),
+                *cells[4:],
+            ]
         )
     cells = [count(value) for value in sums]
     columns = [
