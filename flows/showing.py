@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from trainer.common.display import plain_score
 from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob, PromoteJob, RollbackJob
 from trainer.config.labelled import PredictJob, TuningJob
 from trainer.kinds.labelled.predictions import describe
@@ -92,8 +93,8 @@ def show_finetuned(job: TuningJob, outcome: Outcome) -> None:
     records = read_records(store, outcome.run)
     before: dict[str, Any] = next((record for record in records if record["kind"] == "evaluation"), {})
     for name, value in evaluation.judged.figures.items():
-        start = f"{before[name]:z.4f} -> " if name in before else ""
-        print(f"validation {evaluation.label(name)} {start}{value:z.4f}")
+        start = f"{plain_score(before[name])} -> " if name in before else ""
+        print(f"validation {evaluation.label(name)} {start}{plain_score(value)}")
     print("\n".join(evaluation.lines()))
     show_samples(evaluation.samples)
     print(f"evaluation {store.path(evaluation.key)}")

@@ -40,10 +40,23 @@ def significant(value: float | None, digits: int = 3) -> str:
 
 
 def score(value: float | None) -> str:
-    """A metric: four decimals, or four significant digits for very small or large values: 0.8603, 2.5e-05."""
+    """A metric: four decimals, or four significant digits for very small or large values: 0.8603, 2.5e-05.
+
+    One that is not 1 does not seem to be: 0.99996.
+    """
     if value is None or value == 0 or 1e-3 <= abs(value) < 1e4:
-        return number(value, 4)
+        return number(value, decimals_apart(abs(value), 1.0) if value else 4)
     return significant(value, 4)
+
+
+def plain_score(value: float) -> str:
+    """The same for log lines, in ASCII: -0.2500, nan."""
+    return score(value).replace(MINUS, "-") if math.isfinite(value) else str(value)
+
+
+def decimals_apart(value: float, other: float) -> int:
+    """The fewest decimals, from four to nine, with which a value does not seem to be another one; else four."""
+    return next((places for places in range(4, 10) if round(value, places) != round(other, places)), 4)
 
 
 def short(value: float | None) -> str:

@@ -1,10 +1,12 @@
 """Evaluation results of models of all kinds, as stored and as returned by stages; without heavy imports."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from trainer.common.display import plain_score
 from trainer.config.evaluation import PREFIX
 from trainer.records.basis import ExamplesBasis, HarnessBasis, Record, TextBasis
 from trainer.store.manifest import fingerprint
@@ -266,15 +268,15 @@ class Result(Record):
     def describe(self) -> str:
         """The judged metrics in one line."""
         figures = self.figures() if self.by == "task" else self.judged.figures
-        return ", ".join(f"{self.label(name)} {value:z.4f}" for name, value in figures.items())
+        return ", ".join(f"{self.label(name)} {plain_score(value)}" for name, value in figures.items())
 
     def rows(self) -> list[dict[str, object]]:
         """A row for each group, and one for all together."""
         return [
             {
                 self.by: name,
-                **{self.label(figure): round(value, 4) for figure, value in scores.figures.items()},
-                **{f"{figure} ±": round(error, 4) for figure, error in scores.errors.items()},
+                **{self.label(figure): _rounded(value) for figure, value in scores.figures.items()},
+                **{f"{figure} ±": _rounded(error) for figure, error in scores.errors.items()},
                 **{each.replace("_", " "): value for each, value in scores.counts.items()},
                 **({"kept out of training": self.asked.tasks[name].tell_kept_out()} if self.asked else {}),
             }
@@ -293,7 +295,7 @@ class Result(Record):
     def _line(self, group: str, scores: Scores) -> str:
         place = f"{PREFIX}{group}/" if self.by == "task" else ""  # named as in a gate's `metric`
         figures = [
-            f"{place}{self.label(name)} {value:z.4f}{f' ± {scores.errors[name]:.4f}' if name in scores.errors else ''}"
+            f"{place}{self.label(name)} {plain_score(value)}{f' ± {plain_score(scores.errors[name])}' if name in scores.errors else ''}"
             for name, value in scores.figures.items()
         ]
         counts = [f"{value:,} {name.replace('_', ' ')}" for name, value in scores.counts.items()]
@@ -317,6 +319,11 @@ class OfTasks(Result):
     """The record of lm-eval's results for a run's final model."""
 
     by: Literal["task"]
+
+
+def _rounded(value: float) -> float | None:
+    """Six significant digits for a table; None if the value is not finite, for which JSON has no number."""
+    return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 def label_figure(figure: str, positive: dict[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 import math
 
+from trainer.common.display import decimals_apart
 from trainer.common.errors import RunError
 from trainer.config.runs import PromotionConfig
 from trainer.evaluation.metrics import greater_is_better
@@ -53,14 +54,14 @@ def judge(
             f"promotion.metric is {gate.metric!r}, which was not measured; measured were {', '.join(sorted(scores))}"
         )
     score, sign = scores[gate.metric], 1 if greater_is_better(gate.metric, gate.greater_is_better) else -1
-    said = f"{gate.metric} {score:z.4f}"
+    said = f"{gate.metric} {score:z.{decimals_apart(score, gate.threshold)}f}"
     if not math.isfinite(score):
         return Verdict(passed=False, reason=f"{said} is not a finite number")
     if gate.threshold is not None:
         side = "at least" if sign > 0 else "at most"
         if not sign * score >= sign * gate.threshold:
-            return Verdict(passed=False, reason=f"{said} is not {side} {gate.threshold:g}")
-        said += f" is {side} {gate.threshold:g}"
+            return Verdict(passed=False, reason=f"{said} is not {side} {gate.threshold:.9g}")
+        said += f" is {side} {gate.threshold:.9g}"
     if gate.better_by is None or champion is None:
         return Verdict(passed=True, reason=said)
     its = comparable_scores(gate.metric, measured_on, champion, anew)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from torch import nn
 from transformers import PreTrainedModel
 
-from trainer.common.display import some
+from trainer.common.display import plain_score, some
 from trainer.common.errors import ConfigError, Preempted, RunError
 from trainer.common.progress import Bar
 from trainer.common.stopping import StopRequested, defer_stop, stop_requested
@@ -260,7 +260,7 @@ def record_step(session: Session, outcome: Outcome) -> None:
             "train", state.step, loss=loss, learning_rate=rate, grad_norm=float(outcome.grad_norm), **figures,
             steps=meter.steps, attempts=state.attempts,
         )  # fmt: skip
-    session.bar.reach(state.step, f"loss {loss:.4f}, {figures['tokens_per_second']:,.0f} tokens/s")
+    session.bar.reach(state.step, f"loss {plain_score(loss)}, {figures['tokens_per_second']:,.0f} tokens/s")
     meter.reset()
 
 
@@ -291,7 +291,7 @@ def evaluate_now(session: Session, measures: bool = True, asks: bool = False) ->
             session.log.write("evaluation", state.step, **measured.scores, **measured.details)
         if told:
             session.log.write(ASKED, state.step, **told)
-        shown = some((f"{name} {value:z.4f}" for name, value in scores.items()), SHOWN)
+        shown = some((f"{name} {plain_score(value)}" for name, value in scores.items()), SHOWN)
         log.info("step %d: validation %s", state.step, shown)
     if stops_early(session):
         log.info("step %d: no better result in %d evaluations, training ends early", state.step, state.worse)

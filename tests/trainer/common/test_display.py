@@ -4,7 +4,18 @@ import math
 
 import pytest
 
-from trainer.common.display import duration, number, percent, perplexity, plural, score, short, significant, size
+from trainer.common.display import (
+    duration,
+    number,
+    percent,
+    perplexity,
+    plain_score,
+    plural,
+    score,
+    short,
+    significant,
+    size,
+)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +35,10 @@ from trainer.common.display import duration, number, percent, perplexity, plural
         (score(2.5e-5), "2.5e−05"),
         (score(52_345.678), "52,346"),
         (score(math.nan), "–"),
+        (score(0.99996), "0.99996"),
+        (score(1 - 1e-12), "1.0000"),
+        (plain_score(-2.2e-6), "-2.2e-06"),
+        (plain_score(math.inf), "inf"),
         (short(122_880), "123 K"),
         (short(2_615_424), "2.62 M"),
         (short(999_999), "1.00 M"),

@@ -18,6 +18,7 @@ from trainer.config.runs import PromotionConfig
 from trainer.models.pretrained import find_model
 from trainer.preflight.resources import check_optimization
 from trainer.records.basis import TextBasis
+from trainer.records.results import Verdict
 from trainer.records.sealed import sealed_bytes, write_sealed
 from trainer.records.shapes import Move
 from trainer.registry.gate import judge
@@ -103,6 +104,13 @@ def test_a_figure_that_decides_twice_has_one_direction(tmp_path: Path, best: boo
 def test_a_difference_that_rounds_to_nothing_has_no_minus(loss: float) -> None:
     verdict = judge(gate(better_by=0.0), "runs/new", "new", {"loss": loss}, [champion(3.0)], ON)
     assert "loss 3.0000, +0.0000 against the champion's 3.0000" in verdict.reason
+
+
+@pytest.mark.parametrize(("metric", "found"), [("accuracy", 0.81999), ("loss", 0.820004)])
+def test_a_figure_that_misses_the_threshold_by_little_does_not_seem_to_reach_it(metric: str, found: float) -> None:
+    verdict = judge(gate(metric=metric, threshold=0.82), "runs/new", "new", {metric: found}, [], ON)
+    side = "at least" if metric == "accuracy" else "at most"
+    assert verdict == Verdict(passed=False, reason=f"{metric} {found} is not {side} 0.82")
 
 
 def test_what_cannot_be_compared_with_the_champions_figure_is_told_with_the_way_out() -> None:
