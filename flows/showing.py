@@ -15,6 +15,7 @@ from trainer.records.shapes import Move
 from trainer.registry.promotion import key_of
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
+from trainer.training.identity import final_manifest
 from trainer.training.metrics_reader import read_records
 
 
@@ -34,10 +35,12 @@ def show_run(job: PipelineJob, run: ArtifactRef) -> None:
 
 
 def show_losses(store: Store, run: str) -> None:
-    """Print the first and last validation losses of a run, both on the same held-out windows."""
+    """Print the validation losses of a run before training and of its final model, on the same held-out windows."""
     records = [record for record in read_records(store, run) if record["kind"] == "evaluation"]
     if records:
-        first, last = records[0], records[-1]
+        final = final_manifest(store, run)
+        best = final.details.get("step") if final else None
+        first, last = records[0], next((record for record in records if record["step"] == best), records[-1])
         bits = [each["bits_per_byte"] for each in (first, last) if "bits_per_byte" in each]
         more = f", {bits[0]:.3f} -> {bits[1]:.3f} bits a byte" if len(bits) == 2 else ""
         change = last["loss"] / first["loss"] - 1

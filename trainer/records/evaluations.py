@@ -294,8 +294,9 @@ class Result(Record):
 
     def _line(self, group: str, scores: Scores) -> str:
         place = f"{PREFIX}{group}/" if self.by == "task" else ""  # named as in a gate's `metric`
+        errors = {name: f" ± {plain_score(error)}" for name, error in scores.errors.items()}
         figures = [
-            f"{place}{self.label(name)} {plain_score(value)}{f' ± {plain_score(scores.errors[name])}' if name in scores.errors else ''}"
+            f"{place}{self.label(name)} {plain_score(value)}{errors.get(name, '')}"
             for name, value in scores.figures.items()
         ]
         counts = [f"{value:,} {name.replace('_', ' ')}" for name, value in scores.counts.items()]
