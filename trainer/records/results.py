@@ -5,6 +5,7 @@ from pydantic import Field
 from trainer.common.display import Table, plural, size, some, text_pairs, text_table
 from trainer.records.basis import AnyBasis, Record
 from trainer.records.evaluations import Result
+from trainer.records.fields import printable
 from trainer.records.plans import StepPlan, TuningPlan
 
 
@@ -156,7 +157,7 @@ MOST_CLASSES = 12
 def describe_balance(balance: dict[str, int]) -> str:
     """The number of examples, or words, of each class, in one line."""
     total = max(1, sum(balance.values()))
-    return some((f"{name} {count:,} ({count / total:.1%})" for name, count in balance.items()), MOST_CLASSES)
+    return some((f"{printable(name)} {count:,} ({count / total:.1%})" for name, count in balance.items()), MOST_CLASSES)
 
 
 class TuningPreflight(Record):

@@ -10,6 +10,7 @@ from trainer.common.errors import ConfigError
 from trainer.config.files import validate_job
 from trainer.config.jobs import GarbageJob
 from trainer.curation.telling import decision_rows, describe_decisions
+from trainer.records.fields import printable
 from trainer.registry.facts import SINGLE
 from trainer.registry.garbage import collect
 from trainer.registry.leftovers import LEFTOVERS, OLD, Leftover, find_leftovers, remove_leftover, tell
@@ -213,4 +214,4 @@ def _describe_outcome(traced: dict[str, Any]) -> Iterator[str]:
 
 
 def _line(title: str, text: str) -> str:
-    return f"  {title:<15} {text}"
+    return f"  {title:<15} {printable(text)}"

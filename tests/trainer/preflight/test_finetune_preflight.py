@@ -19,7 +19,7 @@ from trainer.data.labelled.text_encoder import load_text_encoder
 from trainer.kinds.labelled import preflight
 from trainer.kinds.labelled.preflight import labelled_preflight
 from trainer.preflight import memory
-from trainer.records.results import TuningPreflight
+from trainer.records.results import TuningPreflight, describe_balance
 from trainer.store.storage import Store
 
 COLA: dict[str, Any] = {
@@ -149,3 +149,9 @@ def test_a_model_whose_weights_are_cut_short_is_refused(pairs: Path, pretrained:
         ConfigError, match=r"model\.safetensors is missing or damaged \(.* bytes, where its header describes"
     ):
         look(pairs, tmp_path / "store", model)
+
+
+def test_control_characters_of_class_names_are_not_printed() -> None:
+    assert (
+        describe_balance({"red \x1b[31m": 3, "two\nlines": 1}) == r'"red \u001b[31m" 3 (75.0%), "two\nlines" 1 (25.0%)'
+    )

@@ -24,6 +24,7 @@ from trainer.records.basis import by_file, describe_file
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.registry.lineage import _check_base, check, check_file, find_run, trace
 from trainer.registry.promotion import promote
+from trainer.registry.tell_store import describe_lineage, tell_findings
 from trainer.store.manifest import MANIFEST, read_manifest, seal
 from trainer.store.names import CHECKPOINT_KIND
 from trainer.store.storage import Store
@@ -137,6 +138,16 @@ def test_a_reader_that_stops_early_is_no_error(store: Store, finished: Finished)
         process.stdout.close()
         said = process.stderr.read().decode()
     assert process.returncode == 0 and said == ""
+
+
+def test_control_characters_of_names_and_reasons_do_not_reach_the_terminal(store: Store, finished: Finished) -> None:
+    promote(store, "small", finished.run, {"loss": 1.0}, "red \x1b[31m\nline")
+    traced = trace(store, finished.run)
+    for files in traced["raw_files"].values():
+        files[0]["path"] += "\x1b[2J\nname"
+    lines = [*describe_lineage(traced, every_file=True), *tell_findings(check(store, traced))]
+    assert all(line.isprintable() for line in lines)
+    assert sum("\\u001b[2J\\nname" in line for line in lines) == 4, "as files, and as missing ones"
 
 
 def test_a_model_is_found_by_each_of_its_names(store: Store, finished: Finished) -> None:
