@@ -54,9 +54,10 @@ def plain_score(value: float) -> str:
     return score(value).replace(MINUS, "-") if math.isfinite(value) else str(value)
 
 
-def decimals_apart(value: float, other: float) -> int:
-    """The fewest decimals, from four to nine, with which a value does not seem to be another one; else four."""
-    return next((places for places in range(4, 10) if round(value, places) != round(other, places)), 4)
+def decimals_apart(value: float, other: float | None) -> int:
+    """The fewest decimals, from four to nine, with which a value does not seem to be another, if any; else four."""
+    apart = (places for places in range(4, 10) if other is not None and round(value, places) != round(other, places))
+    return next(apart, 4)
 
 
 def short(value: float | None) -> str:
