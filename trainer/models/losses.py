@@ -18,7 +18,6 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import sdpa_mask
 
@@ -139,20 +138,11 @@ def token_losses_in_pieces(
 def _each_loss_in_pieces(
     model: PreTrainedModel, input_ids: torch.Tensor, labels: torch.Tensor, position_ids: torch.Tensor | None
 ) -> torch.Tensor:
-    output = model.base_model(input_ids=input_ids, **positions(model, position_ids), use_cache=False)
-    hidden_NH = output.last_hidden_state.flatten(0, 1)
-    matrix, dtype = model.get_output_embeddings().weight, matmul_dtype(hidden_NH)
-    at_once = rows_at_once(len(hidden_NH), len(matrix), hidden_NH.device)
-    pieces = zip(hidden_NH.to(dtype).split(at_once), labels.flatten().split(at_once), strict=True)
-
-    def losses(states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        # The pieces' gradients to the weights are summed in the weights' own type.
-        return cross_entropies((states @ matrix.to(dtype).T)[None], targets[None])
-
-    if not torch.is_grad_enabled():
-        matrix = matrix.to(dtype)  # converted once, not per piece
-        return torch.cat([losses(states, targets) for states, targets in pieces])
-    return torch.cat([checkpoint(losses, states, targets, use_reentrant=False) for states, targets in pieces])
+    hidden = model.base_model(input_ids=input_ids, **positions(model, position_ids), use_cache=False).last_hidden_state
+    losses: torch.Tensor = PiecewiseCrossEntropies.apply(  # type: ignore[no-untyped-call]
+        hidden.flatten(0, 1), model.get_output_embeddings().weight, labels.flatten()
+    )
+    return losses
 
 
 def cross_entropies(logits_BTV: torch.Tensor, labels_BT: torch.Tensor) -> torch.Tensor:
@@ -249,20 +239,20 @@ def logits_at_once(kind: str) -> int:
 
 
 def losses_and_gradient(
-    logits_NV: torch.Tensor, targets_N1: torch.Tensor, wanted_N: torch.Tensor
+    logits_NV: torch.Tensor, targets_N1: torch.Tensor, weights_N: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The sum of the losses at wanted positions, and its gradient to the logits in their type."""
+    """The weighted sum of the losses, and its gradient to the logits in their type; float32 logits are overwritten."""
     logits, compiled = logits_NV.float(), torch.compiler.is_compiling()
     log_sum = _log_sum_in_a_pass(logits) if compiled else torch.logsumexp(logits, dim=1, keepdim=True)
-    loss = ((log_sum - logits.gather(1, targets_N1)).squeeze(1) * wanted_N).sum()
+    loss = ((log_sum - logits.gather(1, targets_N1)).squeeze(1) * weights_N).sum()
     if compiled:  # without a scatter the compiler need not store the float32 gradient
         is_target = torch.arange(logits.shape[1], device=logits.device) == targets_N1
-        grad = (logits - log_sum).exp() - is_target.float()
+        grad = ((logits - log_sum).exp() - is_target.float()) * weights_N.unsqueeze(1)
     else:
         grad = logits.sub_(log_sum).exp_()
         # `scatter_add_` would sum in nondeterministic order on a GPU.
-        grad.scatter_(1, targets_N1, grad.gather(1, targets_N1) - 1)
-    return loss, (grad * wanted_N.unsqueeze(1)).to(logits_NV.dtype)
+        grad.scatter_(1, targets_N1, grad.gather(1, targets_N1) - 1).mul_(weights_N.unsqueeze(1))
+    return loss, grad.to(logits_NV.dtype)
 
 
 def _log_sum_in_a_pass(logits: torch.Tensor) -> torch.Tensor:
@@ -271,38 +261,86 @@ def _log_sum_in_a_pass(logits: torch.Tensor) -> torch.Tensor:
     return (logits - most).exp().sum(dim=1, keepdim=True).log() + most
 
 
+def loss_and_gradients(
+    states_NH: torch.Tensor, matrix_VH: torch.Tensor, labels_N: torch.Tensor, weights_N: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The weighted sum of -log softmax(state_n @ matrix.T)[label_n], and its gradients.
+
+    They are the gradient to the states, in their type, and that to the matrix, summed in float32: a sharded model
+    gathers weights in half precision, which is too coarse for the sum.
+    """
+    compiled, targets_N1 = torch.compiler.is_compiling(), labels_N.clamp_min(0).unsqueeze(1)
+    loss = torch.zeros((), device=states_NH.device, dtype=torch.float32)
+    grad_matrix = torch.zeros_like(matrix_VH, dtype=torch.float32)
+    # Made before: small tensors, kept between large temporary ones, would leave holes in a CPU's memory that the next
+    # large ones do not fit in. Compiled by torch 2.11, the backward pass would read values from before their change.
+    grad_states, pieces = None if compiled else torch.empty_like(states_NH), []
+    for rows in slices(labels_N, matrix_VH):
+        lost, grad = losses_and_gradient(states_NH[rows] @ matrix_VH.T, targets_N1[rows], weights_N[rows])
+        loss = loss + lost
+        if grad_states is None:
+            pieces.append(grad @ matrix_VH)
+            grad_matrix = grad_matrix + grad.T @ states_NH[rows]
+            continue
+        grad_states[rows] = grad @ matrix_VH
+        if grad.dtype == grad_matrix.dtype:
+            grad_matrix.addmm_(grad.T, states_NH[rows])  # without a temporary matrix, which takes a CPU half as long
+        else:
+            grad_matrix += grad.T @ states_NH[rows]
+    return loss, torch.cat(pieces) if grad_states is None else grad_states, grad_matrix
+
+
+def slices(labels_N: torch.Tensor, matrix_VH: torch.Tensor) -> list[slice]:
+    """The rows whose logits are computed together; compiled code serves all row counts with this number of slices."""
+    at_once = rows_at_once(len(labels_N), len(matrix_VH), labels_N.device)
+    return [slice(piece * at_once, (piece + 1) * at_once) for piece in range(-(-len(labels_N) // at_once))]
+
+
 class PiecewiseCrossEntropy(torch.autograd.Function):
     """sum_n -log softmax(hidden_n @ weight.T)[label_n]; shapes hidden [N, H], weight [V, H], labels [N]."""
 
     @staticmethod
     def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The loss, a scalar. Its gradient to a logit is the probability, minus one at the label."""
-        wanted, targets = labels != IGNORED, labels.clamp_min(0).unsqueeze(1)
         dtype = matmul_dtype(hidden)
-        states, matrix = hidden.to(dtype), weight.to(dtype)  # converted once, not per product
-        at_once = rows_at_once(len(labels), len(weight), hidden.device)
-        total = torch.zeros((), device=hidden.device, dtype=torch.float32)
-        # Summed in float32: a sharded model gathers weights in half precision, which is too coarse for the sum.
-        grad_weight, grads = torch.zeros_like(weight, dtype=torch.float32), []
-        for piece in range(-(-len(labels) // at_once)):  # compiled code serves all row counts with this piece count
-            rows = slice(piece * at_once, (piece + 1) * at_once)
-            loss, grad = losses_and_gradient(states[rows] @ matrix.T, targets[rows], wanted[rows])
-            total = total + loss
-            grads.append(grad @ matrix)
-            # Compiled by torch 2.11, the backward pass would read the value from before any `+=`.
-            if torch.compiler.is_compiling():
-                grad_weight = grad_weight + grad.T @ states[rows]
-            else:
-                grad_weight += grad.T @ states[rows]
-        ctx.save_for_backward(torch.cat(grads).to(hidden.dtype), grad_weight)
+        loss, grad_states, grad_weight = loss_and_gradients(
+            hidden.to(dtype), weight.to(dtype), labels, labels != IGNORED
+        )
+        ctx.save_for_backward(grad_states.to(hidden.dtype), grad_weight)
         ctx.weight_dtype = weight.dtype
-        return total
+        return loss
 
     @staticmethod
     def backward(ctx: Any, *upstream: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
         """Scale the gradients from the forward pass, before conversion: unscaled they may overflow half precision."""
         grad_hidden, grad_weight = ctx.saved_tensors
         return grad_hidden * upstream[0], (grad_weight * upstream[0]).to(ctx.weight_dtype), None
+
+
+class PiecewiseCrossEntropies(torch.autograd.Function):
+    """-log softmax(hidden_n @ weight.T)[label_n] of each n, 0 for ignored labels; shapes as above, and [N].
+
+    The backward pass computes the logits again, because it is the first to know how much each loss counts.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The losses, float32."""
+        ctx.save_for_backward(hidden, weight, labels)
+        ctx.dtype = matmul_dtype(hidden)
+        states, matrix = hidden.to(ctx.dtype), weight.to(ctx.dtype)
+        losses = torch.empty(len(labels), device=hidden.device)  # made before, as the gradients are
+        for rows in slices(labels, weight):
+            losses[rows] = cross_entropies((states[rows] @ matrix.T)[None], labels[rows])
+        return losses
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        """The sum of the losses' gradients, each times the gradient to the loss."""
+        hidden, weight, labels = ctx.saved_tensors
+        weights = upstream[0] * (labels != IGNORED)
+        _, grad_states, grad_weight = loss_and_gradients(hidden.to(ctx.dtype), weight.to(ctx.dtype), labels, weights)
+        return grad_states.to(hidden.dtype), grad_weight.to(weight.dtype), None
 
 
 WITH_MASKS, WITHOUT_MASKS, NOTED = "sdpa", "sdpa_without_masks", "sdpa_with_noted_masks"
