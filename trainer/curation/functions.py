@@ -104,7 +104,7 @@ def load_function(function: str, digest: str) -> Callable[[str], Any]:
     module, _, name = function.partition(":")
     try:
         found: Callable[[str], Any] = getattr(importlib.import_module(module), name)
-    except Exception as error:  # importing the user's module may raise anything
+    except (Exception, SystemExit) as error:  # importing the user's module may raise anything, as a script may exit
         problem = f"{type(error).__name__}: {error}"
         raise ConfigError(f"data.curation.filters: function {function!r} cannot be loaded: {problem}") from error
     if not callable(found):

@@ -227,7 +227,7 @@ class Function(Measure):
         for number, text in enumerate(batch.texts.strings):
             try:
                 value = function(text)
-            except Exception as error:
+            except (Exception, SystemExit) as error:  # else a call of sys.exit would end the worker without a message
                 raise batch.wrong(number, f"{self.function} raised {type(error).__name__}: {error}") from error
             try:
                 values[number] = _number(value)

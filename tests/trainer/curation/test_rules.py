@@ -82,6 +82,8 @@ def test_a_function_is_asked_about_the_corpora_that_it_is_for(tmp_path: Path, mo
         ("judge = 3", "is not callable"),
         ("def judge(text: return", "SyntaxError"),
         ("raise RuntimeError('not now')", "RuntimeError: not now"),
+        ("import sys\nsys.exit(3)", "SystemExit: 3"),
+        ("import sys\ndef judge(text): sys.exit('not this one')", "raised SystemExit: not this one"),
     ],
 )
 def test_a_function_that_is_none_is_told(
