@@ -48,6 +48,7 @@ class Digest(Measure):
 
     normalise: tuple[str, ...]
     name: ClassVar[str] = "digest"
+    version: ClassVar[int] = 2
 
     @classmethod
     def of(cls, options: ExactConfig) -> "Digest":
@@ -63,10 +64,18 @@ class Digest(Measure):
         if "unicode" in self.normalise:
             text = unicodedata.normalize("NFC", text)
         if "case" in self.normalise:
-            text = text.casefold()
+            text = self._folded(text)
         if "punctuation" in self.normalise:
             text = text.translate(punctuation())
         return " ".join(text.split()) if "space" in self.normalise else text
+
+    def _folded(self, text: str) -> str:
+        """A text without differences of case. Folding decomposes some letters: with `unicode` it is Unicode's canonical
+        caseless matching (chapter 3.13, D145), so that ΐ equals its upper case, which has no composed character.
+        """
+        if "unicode" not in self.normalise:
+            return text.casefold()
+        return unicodedata.normalize("NFC", unicodedata.normalize("NFD", text).casefold())
 
 
 @cache
