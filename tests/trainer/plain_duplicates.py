@@ -41,9 +41,9 @@ def ranges(characters: Iterable[str]) -> str:
 
 
 def said(text: str) -> list[str]:
-    """The words in lower case, without symbols."""
+    """The words in lower case, without symbols, and with straight apostrophes."""
     lowered = unicodedata.normalize("NFC", text).translate(LOWER)
-    return [word for word in word_pattern().findall(lowered) if word.strip("_")]
+    return [word.replace("’", "'") for word in word_pattern().findall(lowered) if word.strip("_")]
 
 
 def jaccard(texts: Sequence[str], n: int) -> csr_array:

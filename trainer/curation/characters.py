@@ -122,5 +122,7 @@ def lower_case() -> NDArray[np.uint32]:
 
 @cache
 def plain_spelling() -> Spelling:
-    """The spelling of words in lower case."""
-    return Spelling(kinds_of_characters(), lower_case(), np.zeros(1, np.int64), np.zeros(0, np.uint32))
+    """The spelling of words in lower case; a curly apostrophe equals a straight one."""
+    folded = lower_case().copy()
+    folded[list(map(ord, APOSTROPHES))] = ord("'")
+    return Spelling(kinds_of_characters(), folded, np.zeros(1, np.int64), np.zeros(0, np.uint32))

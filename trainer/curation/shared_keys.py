@@ -93,7 +93,7 @@ class Signature(Measure):
     rows: int
     seed: int
     name: ClassVar[str] = "signature"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     def made_by(self) -> list[Any]:
         from rensa import RMinHash

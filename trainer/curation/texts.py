@@ -74,7 +74,7 @@ class Texts:
         return find_words(self.points, self.starts, self.kinds)
 
     def said(self, spelling: Spelling | None = None) -> Said:
-        """The words of all texts in the form that is compared: in lower case, unless another spelling is given."""
+        """The words of all texts in the form that is compared: in `plain_spelling`, unless another is given."""
         from trainer.curation.loops import find_said
 
         return find_said(self.points, self.starts, spelling or plain_spelling())

@@ -297,6 +297,19 @@ def test_an_exact_copy_names_the_first_copy_also_where_that_goes_as_a_near_dupli
     )
 
 
+def test_copies_with_curly_apostrophes_are_near_duplicates(tmp_path: Path) -> None:
+    straight = [
+        " ".join(["don't", "it's"][number % 2] if number % 18 == 7 else word for number, word in enumerate(words))
+        for words in (prose(seed, 200) for seed in range(10))
+    ]
+    curly = [text.replace("'", "\u2019") for text in straight]
+    path = write_documents(tmp_path / "a.jsonl", [*straight, *curly])
+    job = curated_job(tmp_path / "store", {"one": str(path)}, {"near": {}})
+    made = decide(job)
+    assert reasons_of(job, made.key, "one") == [*["kept"] * 10, *["near duplicate"] * 10]
+    assert set(open_decisions(Store(job.store), made.key, "one").similarity.tolist()) == {1.0}
+
+
 def test_texts_without_words_resemble_nothing(tmp_path: Path) -> None:
     path = write_documents(tmp_path / "a.jsonl", ["!!!", "???", "... ...", "a word"])
     job = curated_job(tmp_path / "store", {"one": str(path)}, {"near": {}})

@@ -79,7 +79,7 @@ class Families(NamedTuple):
 def test_the_words_of_the_plain_reference_are_those_of_the_definition() -> None:
     for text in texts():
         words = plain_said(unicodedata.normalize("NFC", text))
-        lowered = ["".join(character.lower()[0] for character in word) for word in words]
+        lowered = ["".join(character.lower()[0] for character in word).replace("’", "'") for word in words]
         assert said(text) == lowered, repr(text[:200])
 
 
