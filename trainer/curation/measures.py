@@ -291,17 +291,19 @@ class Test(NamedTuple):
         return f"{self.bound.field} {self.show(value)}, expected {self.describe()}"
 
     def show(self, value: Any) -> str:
-        """A document's value as text, with enough digits to distinguish it from the bound."""
+        """A document's value as text, with enough digits to be on its side of the bound; whole numbers in full."""
         if isinstance(value, bytes):
             return value.decode()
         bound = self.bound.least if self.bound.least is not None else self.bound.most
-        return f"{value:g}" if f"{value:g}" != f"{bound:g}" or value == bound else f"{float(value):.9g}"
+        texts = (f"{value:.{digits}g}" for digits in (15 if float(value).is_integer() else 6, 9, 15, 17))
+        return next(text for text in texts if np.sign(type(value)(text) - bound) == np.sign(value - bound))
 
     def describe(self) -> str:
         """The accepted values as text."""
         if self.languages:
             return f"one of {', '.join(self.languages)}"
-        return f"at least {self.bound.least:g}" if self.bound.least is not None else f"at most {self.bound.most:g}"
+        least, most = self.bound.least, self.bound.most
+        return f"at least {least:.15g}" if least is not None else f"at most {most:.15g}"
 
 
 def all_tests(rules: Sequence[Rule]) -> list[Test]:

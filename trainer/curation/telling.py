@@ -35,7 +35,8 @@ def describe_decisions(details: Mapping[str, Any]) -> str:
     return (
         f"{told}; near duplicates: a similarity of at least {near.least_similarity:g}, or {near.least_contained:.0%} "
         f"contained in another document, by {near.ngram}-grams; {near.bands} bands of {near.rows} minima find "
-        f"{near.found(0.8):.1%} of the pairs at 0.8{_told_compared(details['compared'])}"
+        f"{near.found(near.least_similarity):.1%} of the pairs at {near.least_similarity:g}"
+        f"{_told_compared(details['compared'])}"
     )
 
 

@@ -141,6 +141,35 @@ def test_a_document_without_a_number_to_compare_is_told_so(tmp_path: Path, capsy
     assert "score 0, expected at least 1" in shown(job.store, capsys, reason="score score: score too low")
 
 
+@pytest.mark.parametrize(
+    ("least", "score", "told"),
+    [
+        (0.9, 0.8999999999, "score 0.8999999999, expected at least 0.9"),
+        (0.1234564, 0.1234563, "score 0.123456, expected at least 0.1234564"),
+        (1234568, 1234567, "score 1234567, expected at least 1234568"),
+    ],
+)
+def test_a_number_beside_a_threshold_is_told_apart_from_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], least: float, score: float, told: str
+) -> None:
+    records = [{"text": " ".join(prose(number, 20)), "score": each} for number, each in enumerate((score, 1e9))]
+    raw = write_documents(tmp_path / "raw.jsonl", records)
+    rule = {"kind": "score", "column": "score", "least_score": least}
+    job = curated_job(tmp_path / "store", {"one": str(raw)}, {"filters": [rule]})
+    decide(job)
+    assert f"  {told}\n" in shown(job.store, capsys, reason="score score: score too low")
+
+
+def test_the_table_tells_which_share_of_pairs_is_found_at_the_threshold(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = write_documents(tmp_path / "raw.jsonl", [" ".join(prose(number, 20)) for number in range(3)])
+    job = curated_job(tmp_path / "store", {"one": str(raw)}, {"near": {"least_similarity": 0.5}})
+    decide(job)
+    share = 1 - (1 - 0.5**5) ** 14
+    assert f"14 bands of 5 minima find {share:.1%} of the pairs at 0.5;" in shown(job.store, capsys)
+
+
 def test_a_figure_that_is_measured_in_another_way_today_is_told_as_such(
     store: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
