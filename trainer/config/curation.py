@@ -37,6 +37,17 @@ class Rule(Schema):
             raise ValueError(f"the rule has no bound and would drop nothing: set {' or '.join(names)}")
         return self
 
+    @model_validator(mode="after")
+    def _keeps_something(self) -> Self:
+        lowest = {bound.field: bound.least for bound in self.bounds() if bound.least is not None}
+        for field, _, most in self.bounds():
+            if most is not None and (least := lowest.get(field, most)) > most:
+                raise ValueError(
+                    f"the rule would drop every document: least_{field} is {least:.15g}, above most_{field}, "
+                    f"{most:.15g}"
+                )
+        return self
+
     def bounds(self) -> Iterator[Bound]:
         """The bounds that are set: a field `least_X` or `most_X` bounds X."""
         for name in type(self).model_fields:
@@ -147,7 +158,7 @@ class PatternRule(Rule):
     def _compiles(cls, pattern: str) -> str:
         try:
             re.compile(pattern)
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:  # a{99999999999}; many nested groups
             raise ValueError(f"not a regular expression: {error}") from error
         return pattern
 

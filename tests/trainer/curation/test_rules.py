@@ -30,6 +30,18 @@ def job_of(tmp_path: Path, *filters: dict[str, Any]) -> PrepareJob:
         ({"kind": "pattern", "name": "x", "pattern": "a"}, "set least_matches or most_matches"),
         ({"kind": "score", "column": "q"}, "set least_score or most_score"),
         ({"kind": "pattern", "name": "x", "pattern": "(", "most_matches": 0}, "not a regular expression"),
+        (
+            {"kind": "pattern", "name": "x", "pattern": "a{99999999999}", "most_matches": 0},
+            "not a regular expression: the repetition number is too large",
+        ),
+        (
+            {"kind": "length", "least_bytes": 2000000, "most_bytes": 100},
+            "the rule would drop every document: least_bytes is 2000000, above most_bytes, 100",
+        ),
+        (
+            {"kind": "function", "function": "a:b", "least_value": 0.5, "most_value": 0.2},
+            "the rule would drop every document: least_value is 0.5, above most_value, 0.2",
+        ),
         ({"kind": "language", "languages": ["english"]}, "String should match pattern"),
         (
             {"kind": "length", "least_bytes": 1, "corpora": ["none"]},
