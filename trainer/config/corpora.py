@@ -1,6 +1,6 @@
 """Schemas of raw corpora, their tokenizer and their shards: the only settings that tokenizing processes read."""
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -13,6 +13,9 @@ SAMPLE_BYTES = 64 * MIB
 
 class CorpusConfig(Schema):
     """One named corpus of raw text."""
+
+    named_by: ClassVar[str] = "; set text_field to the field that holds the text"
+    """The end of a message about records without the text's field."""
 
     name: Name = Field(description="name of the corpus, used in directory names and reports")
     paths: list[str] = Field(

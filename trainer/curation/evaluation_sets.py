@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from jinja2 import Environment, TemplateError
 from jinja2.meta import find_undeclared_variables
@@ -40,12 +40,13 @@ QUERIES = ("doc_to_decontamination_query", "doc_to_text")
 FILE_OPTIONS = {"data_files", "data_dir"}
 """The `dataset_kwargs` that locate files; others change how they are read."""
 
+SETTING = "data.curation.decontaminate"
 INSTEAD = "list its files and fields in decontaminate.files"
 
 
 def of_task(path: str) -> list[EvaluationText]:
     """The questions of the tasks in a YAML file. Raises `ConfigError` unless they are in fields of local files."""
-    where = f"data.curation.decontaminate.tasks: {path}"
+    where = f"{SETTING}.tasks: {path}"
     task = task_of_file(Path(path), where)
     tasks = {task.name: task}
     if task.members:
@@ -98,9 +99,8 @@ MADE = {"max_length", "validation_fraction", "chat_template", "context", "packin
 
 @dataclass(frozen=True)
 class OfJob:
-    """Files of a tuning job, by split, and the data settings of its configuration `path`, with which they are read."""
+    """Files of a tuning job, by split, and the data settings of its configuration, with which they are read."""
 
-    path: str
     data: SplitsConfig
     texts: SplitTexts
     splits: dict[str, list[Piece]]
@@ -110,11 +110,19 @@ class OfJob:
         return {} if self.texts.plain(self.data) else self.data.model_dump(mode="json", exclude={*LOCATION, *MADE})
 
 
+class EvaluationFiles(CorpusConfig):
+    """Files of an evaluation set, read like those of a corpus."""
+
+    named_by: ClassVar[str] = "; specify the fields that hold its text"
+
+
 class EvaluationSet(NamedTuple):
-    """Files of an evaluation set, and one of their fields that holds text."""
+    """Files of an evaluation set, and one of their fields that holds text; `where` and `remedy` are for messages."""
 
     corpus: CorpusConfig
     pieces: list[Piece]
+    where: str
+    remedy: str = ""
     job: OfJob | None = None
 
 
@@ -134,34 +142,40 @@ def find_evaluation(store: Store, options: DecontaminateConfig) -> list[Evaluati
     found: list[EvaluationSet] = []
     try:
         for text in options.files:
-            found += _of_files(store, text, f"evaluation-{len(found)}")
+            found += _of_files(store, text, f"evaluation-{len(found)}", f"{SETTING}.files")
         for path in options.jobs:
             found += _of_job(store, path, f"evaluation-{len(found)}")
-        for text in (text for path in options.tasks for text in of_task(path)):
-            found += _of_files(store, text, f"evaluation-{len(found)}")
+        for path in options.tasks:
+            for text in of_task(path):
+                found += _of_files(store, text, f"evaluation-{len(found)}", f"{SETTING}.tasks: {path}", f"; {INSTEAD}")
     except CorpusError as error:
-        raise CorpusError(f"data.curation.decontaminate: {error}") from error
+        raise CorpusError(f"{SETTING}: {error}") from error
     return found
 
 
 def read_examples(found: EvaluationSet, transform: TransformConfig | None) -> Iterator[Example]:
     """The nonempty texts of a set, transformed like documents; raises what the readers, or the job's own, raise."""
-    for file, number, document in _read_files(found) if found.job is None else _read_job(found, found.job):
-        if document.text:
-            yield Example((transformed(transform, document) if transform else document).text, file, number)
+    try:
+        for file, number, document in _read_files(found) if found.job is None else _read_job(found, found.job):
+            if document.text:
+                yield Example((transformed(transform, document) if transform else document).text, file, number)
+    except ChangedFile:
+        raise
+    except CorpusError as error:
+        raise type(error)(f"{found.where}: {error}{found.remedy}", error.transient) from error
 
 
-def _of_files(store: Store, text: EvaluationText, name: str) -> Iterator[EvaluationSet]:
-    tell_records_as_text("data.curation.decontaminate.files", text.format, text.paths)
+def _of_files(store: Store, text: EvaluationText, name: str, where: str, remedy: str = "") -> Iterator[EvaluationSet]:
+    tell_records_as_text(f"{SETTING}.files", text.format, text.paths)
     for field in text.fields:
         corpus = _corpus(name, text, field)
-        yield EvaluationSet(corpus, find_pieces(store, corpus, sys.maxsize))
+        yield EvaluationSet(corpus, find_pieces(store, corpus, sys.maxsize), where, remedy)
 
 
 def _of_job(store: Store, path: str, name: str) -> Iterator[EvaluationSet]:
     """A job's validation and test data; all of train if validation is cut from it."""
     data, texts = _data_of(path)
-    where = f"data.curation.decontaminate.jobs: {path}"
+    where = f"{SETTING}.jobs: {path}"
     if data.source in ("hub", "disk"):
         raise ConfigError(f"{where}: its data has source {data.source}; list its files in decontaminate.files")
     of_split = {VALIDATION if data.validation else TRAIN: data.validation or data.train, TEST: data.test or []}
@@ -175,7 +189,7 @@ def _of_job(store: Store, path: str, name: str) -> Iterator[EvaluationSet]:
     text = EvaluationText(paths=[each for paths in of_split.values() for each in paths], **options)
     pieces = list({piece.path: piece for each in splits.values() for piece in each}.values())
     for field in text.fields:
-        yield EvaluationSet(_corpus(name, text, field), pieces, OfJob(path, data, texts, splits))
+        yield EvaluationSet(_corpus(name, text, field), pieces, where, job=OfJob(data, texts, splits))
 
 
 def _data_of(path: str) -> tuple[SplitsConfig, SplitTexts]:
@@ -185,7 +199,7 @@ def _data_of(path: str) -> tuple[SplitsConfig, SplitTexts]:
     kind = next(iter(marked(values)), kinds[0])
     if kind.texts is None:
         raise ConfigError(
-            f"data.curation.decontaminate.jobs: {path}: its kind is {kind.name}, expected one of "
+            f"{SETTING}.jobs: {path}: its kind is {kind.name}, expected one of "
             f"{', '.join(each.name for each in kinds)}; list its files and fields in decontaminate.files"
         )
     job: TuningJob = validate_job(kind.schema, values, path)
@@ -193,7 +207,7 @@ def _data_of(path: str) -> tuple[SplitsConfig, SplitTexts]:
 
 
 def _corpus(name: str, text: EvaluationText, field: str) -> CorpusConfig:
-    return CorpusConfig(name=name, text_field=field, **text.model_dump(exclude={"fields"}))
+    return EvaluationFiles(name=name, text_field=field, **text.model_dump(exclude={"fields"}))
 
 
 def _read_files(found: EvaluationSet) -> Iterator[tuple[int, int, Document]]:
@@ -208,19 +222,14 @@ def _read_job(found: EvaluationSet, job: OfJob) -> Iterator[tuple[int, int, Docu
     files = {piece.path: file for file, piece in enumerate(found.pieces)}
     known: set[str] = set()
     with TemporaryDirectory(prefix="headrace-") as folder:
-        try:
-            for split, pieces in job.splits.items():
-                # Whole files; for Parquet, the digest comes before the numbers of row groups.
-                raw = [RawFile(piece.path, piece.path, piece.sha256.partition(":")[0]) for piece in pieces]
-                parts = [fetch_part(Part(file.path, file.path, files=(file,)), Path(folder)) for file in raw]
-                for part, number, text in job.texts.read(job.data, split, parts, found.corpus.text_field):
-                    if (path := parts[part].name) not in known:
-                        yield files[path], number, Document(text.encode(), ends=True)
-                known |= {part.name for part in parts}
-        except ChangedFile:
-            raise
-        except CorpusError as error:
-            raise type(error)(f"data.curation.decontaminate.jobs: {job.path}: {error}", error.transient) from error
+        for split, pieces in job.splits.items():
+            # Whole files; for Parquet, the digest comes before the numbers of row groups.
+            raw = [RawFile(piece.path, piece.path, piece.sha256.partition(":")[0]) for piece in pieces]
+            parts = [fetch_part(Part(file.path, file.path, files=(file,)), Path(folder)) for file in raw]
+            for part, number, text in job.texts.read(job.data, split, parts, found.corpus.text_field):
+                if (path := parts[part].name) not in known:
+                    yield files[path], number, Document(text.encode(), ends=True)
+            known |= {part.name for part in parts}
 
 
 def _whole(documents: Iterable[Document]) -> Iterator[Document]:

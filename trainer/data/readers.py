@@ -17,9 +17,6 @@ from trainer.data.quotes import watched
 from trainer.data.raw_files import BOM, MAX_RECORD, compression_of, delimiter_hint, open_as, reading, spelling_hint
 from trainer.data.tables import FORMATS, PART_BYTES, Reading, Span, Table, line_names, lines_in, not_utf8, read_number
 
-NAMED_BY = "; set text_field to the field that holds the text"
-
-
 NO_NUMBERS: Mapping[str, float] = MappingProxyType({})
 
 
@@ -98,7 +95,7 @@ def _documents_of_records(
         if corpus.format == "csv":
             found, hint = "its first line has", hint or delimiter_hint(table.columns, [field])
         there = ", ".join(table.columns) or "none"
-        raise RecordError(f"{span.name}: no column {field!r}; {found} {there}{hint or NAMED_BY}")
+        raise RecordError(f"{span.name}: no column {field!r}; {found} {there}{hint or corpus.named_by}")
     records = table.records([field, *columns])
     if corpus.format == "csv":
         records = watched(records, [field], corpus, span.name)
@@ -107,15 +104,16 @@ def _documents_of_records(
             on_bad(wrong)
             continue
         try:
-            document = Document(_text(values, field), True, _numbers(values, columns) if columns else NO_NUMBERS)
+            document = Document(_text(values, corpus), True, _numbers(values, columns) if columns else NO_NUMBERS)
         except ValueError as error:
             on_bad(RecordError(f"{place()}: {error}"))
         else:
             yield document
 
 
-def _text(values: Mapping[str, Any], field: str) -> bytes:
+def _text(values: Mapping[str, Any], corpus: CorpusConfig) -> bytes:
     """The text of a record. Raises `ValueError` if it has none."""
+    field = corpus.text_field
     text = values.get(field)
     if isinstance(text, str):
         try:
@@ -123,7 +121,7 @@ def _text(values: Mapping[str, Any], field: str) -> bytes:
         except UnicodeEncodeError as error:
             raise ValueError(f"field {field!r} holds half of a surrogate pair at character {error.start}") from error
     if field not in values:
-        hint = spelling_hint(values, field) or NAMED_BY
+        hint = spelling_hint(values, field) or corpus.named_by
         raise ValueError(f"no field {field!r}; it has {', '.join(map(str, values)) or 'none'}{hint}")
     raise ValueError(f"field {field!r} holds {type(text).__name__}, not text")
 

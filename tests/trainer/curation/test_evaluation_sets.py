@@ -155,6 +155,18 @@ def test_what_a_job_measures_on_must_be_there_and_in_files(tmp_path: Path) -> No
         decide(job_of(tmp_path, word_values(tmp_path, "s", "x", data__test=None)))
 
 
+def test_a_file_without_the_field_of_its_text_names_the_setting_for_it(tmp_path: Path) -> None:
+    asked = write_documents(tmp_path / "asked.jsonl", [{"question": SENTENCES[0]}])
+    raw = write_documents(tmp_path / "raw.jsonl", SENTENCES)
+    kept = {"decontaminate": {"files": [{"paths": [str(asked)], "format": "jsonl"}]}}
+    said = (
+        f"^data.curation.decontaminate.files: {asked}: line 1: no field 'text'; it has question; specify the fields "
+        "that hold its text$"
+    )
+    with pytest.raises(RecordError, match=said):
+        decide(curated_job(tmp_path / "store", {"one": str(raw)}, kept))
+
+
 def test_a_file_that_is_of_two_splits_is_counted_once(tmp_path: Path) -> None:
     write_splits(tmp_path, validation=[conversation(SENTENCES[1], "yes")])
     values = chat_values(tmp_path, "s", "x", data__test=[str(tmp_path / "validation.jsonl")])

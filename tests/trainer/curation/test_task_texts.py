@@ -8,7 +8,7 @@ import pytest
 
 from tests.trainer.curating import curated_job, decide, kept_out, prose, write_documents
 from tests.trainer.evaluation.harness_tasks import TASK, write_questions, write_yaml
-from trainer.common.errors import ConfigError, CorpusError
+from trainer.common.errors import ConfigError, CorpusError, RecordError
 from trainer.config.jobs import PrepareJob
 from trainer.data.decisions import read_decisions
 from trainer.store.storage import Store
@@ -97,6 +97,16 @@ def test_a_task_that_cannot_be_kept_out_is_refused_before_anything_is_measured(
     with pytest.raises(ConfigError, match=rf"data.curation.decontaminate.tasks: .*{said}"):
         decide(job_of(tmp_path, write_task(tmp_path / "tasks", **changes)))
     assert not (tmp_path / "store" / "measures").exists()
+
+
+def test_a_question_with_a_list_names_the_task_the_record_and_the_remedy(tmp_path: Path) -> None:
+    path = write_task(tmp_path / "tasks", doc_to_text="{{question}}\nA. {{choices[0]}}")
+    said = (
+        f"^data.curation.decontaminate.tasks: {path}: {tmp_path}/tasks/tiny-test.jsonl: line 1: field 'choices' holds "
+        "list, not text; list its files and fields in decontaminate.files$"
+    )
+    with pytest.raises(RecordError, match=said):
+        decide(job_of(tmp_path, path))
 
 
 def test_a_question_that_a_function_makes_is_refused(tmp_path: Path) -> None:
