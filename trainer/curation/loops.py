@@ -18,6 +18,7 @@ from typing import Any, TypeVar, cast
 import numba
 import numpy as np
 from llvmlite import binding
+from numba.core.caching import FunctionCache
 from numpy.typing import NDArray
 
 from trainer.curation.characters import (
@@ -40,7 +41,7 @@ from trainer.curation.characters import (
     Spelling,
     Words,
 )
-from trainer.store.checked_files import FOLDER, machine_cache
+from trainer.store.checked_files import FOLDER, locked, machine_cache
 
 logger = logging.getLogger(__name__)
 
@@ -50,13 +51,34 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def compiled(function: Function) -> Function:
     """The function as machine code; it releases the GIL."""
     folder, settings = _folder(), cast(Any, numba.config)
-    if folder is None:
-        return cast(Function, numba.njit(nogil=True)(function))
-    configured, settings.CACHE_DIR = settings.CACHE_DIR, str(folder)  # numba reads it when the function is decorated
-    try:
-        return cast(Function, numba.njit(cache=True, nogil=True)(function))
-    finally:
-        settings.CACHE_DIR = configured
+    machine_code: Any = numba.njit(nogil=True)(function)
+    if folder is not None:
+        configured, settings.CACHE_DIR = settings.CACHE_DIR, str(folder)  # read when the cache is created
+        try:
+            machine_code._cache = _OneAtATime(function, folder)  # as njit(cache=True) would, with its own class
+        finally:
+            settings.CACHE_DIR = configured
+    return cast(Function, machine_code)
+
+
+class _OneAtATime(FunctionCache):
+    """A function's compiled code on disk, which one process at a time reads or writes.
+
+    numba writes the index of a function's files before the files, without a lock: of two processes that compile it for
+    different types at once, one would later be given the other's code.
+    """
+
+    def __init__(self, function: Callable[..., Any], folder: Path) -> None:
+        super().__init__(function)  # type: ignore[no-untyped-call]
+        self._lock = folder / "lock"
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        with locked(self._lock):
+            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        with locked(self._lock):
+            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
 
 
 @cache

@@ -169,7 +169,9 @@ def require_content(path: str | Path, sha256: str, anew: bool = False, linked: b
     record = machine_cache() / "verified" / _digest(str(path))
     if not anew and _remembers(record, path, sha256, linked):
         return
-    with _alone(record):  # of several processes that start together, one reads the file
+    with locked(
+        record.with_name(f"{record.name[:2]}.lock")
+    ):  # of several processes that start together, one reads the file
         if not anew and _remembers(record, path, sha256, linked):
             return
         begun, before = time.time(), _state(path, linked)
@@ -263,11 +265,11 @@ def opened_lock(path: str | Path) -> Iterator[int]:
 
 
 @contextmanager
-def _alone(record: Path) -> Iterator[None]:
-    """Hold a lock against other processes and threads, if the file system allows; released if the process dies."""
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock file against other processes and threads, if the file system allows; released if the process dies."""
     with ExitStack() as held:
         with suppress(OSError):
-            make_folders(record.parent)
-            lock = held.enter_context(opened_lock(record.with_name(f"{record.name[:2]}.lock")))
+            make_folders(path.parent)
+            lock = held.enter_context(opened_lock(path))
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield

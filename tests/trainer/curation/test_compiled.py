@@ -45,6 +45,51 @@ def test_processes_that_begin_at_once_compile_the_same_and_later_ones_nothing(to
     assert ended(start(tmp_path)) == (f"{told} 1", "")
 
 
+MEETS = """
+import sys, time
+from pathlib import Path
+from numba.core import caching
+from trainer.curation import loops, texts
+
+meeting, text = Path(sys.argv[1]), sys.argv[2].encode()
+load = caching.IndexDataCacheFile._load_index
+
+def load_and_meet(self):
+    found = load(self)
+    if "find_said" in self._index_name and sys._getframe(1).f_code.co_name == "save":
+        (meeting / sys.argv[2]).touch()
+        until = time.monotonic() + 3
+        while len(list(meeting.iterdir())) < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+    return found
+
+caching.IndexDataCacheFile._load_index = load_and_meet
+print(texts.Texts([text]).said().hashes.tolist())
+"""
+READS_BOTH = """
+from trainer.curation import loops, texts
+print([texts.Texts([text.encode()]).said().hashes.tolist() for text in ("one", "öne")])
+print(sum(loops.find_said.stats.cache_hits.values()))
+"""
+
+
+@pytest.mark.deep
+def test_code_that_two_processes_compile_for_different_texts_at_once_is_not_exchanged(tmp_path: Path) -> None:
+    (tmp_path / "meeting").mkdir()
+    env = {**os.environ, "HEADRACE_CACHE": str(tmp_path / "cache")}
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", MEETS, str(tmp_path / "meeting"), text], env=env, stdout=subprocess.PIPE, text=True
+        )
+        for text in ("one", "öne")
+    ]
+    said = [process.communicate()[0].strip() for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    later = subprocess.run([sys.executable, "-c", READS_BOTH], env=env, capture_output=True, text=True)
+    assert later.returncode == 0, later.stderr
+    assert later.stdout.splitlines() == [f"[{said[0]}, {said[1]}]", "2"]
+
+
 @pytest.mark.deep
 def test_code_that_was_lost_or_left_empty_is_compiled_anew(told: str, tmp_path: Path) -> None:
     ended(start(tmp_path))
