@@ -169,9 +169,8 @@ def require_content(path: str | Path, sha256: str, anew: bool = False, linked: b
     record = machine_cache() / "verified" / _digest(str(path))
     if not anew and _remembers(record, path, sha256, linked):
         return
-    with locked(
-        record.with_name(f"{record.name[:2]}.lock")
-    ):  # of several processes that start together, one reads the file
+    # Of several processes that start together, one reads the file.
+    with locked(record.with_name(f"{record.name[:2]}.lock")):
         if not anew and _remembers(record, path, sha256, linked):
             return
         begun, before = time.time(), _state(path, linked)
