@@ -36,7 +36,8 @@ from benchmarks.measure import say
 from benchmarks.plain_gpt2 import PlainGPT2
 from trainer.config.training import TrainingConfig
 from trainer.data.dataset import Batch
-from trainer.models.losses import CausalLMLoss, leave_out_masks, next_tokens
+from trainer.models.attention_masks import leave_out_masks
+from trainer.models.losses import CausalLMLoss, next_tokens
 from trainer.training.runtime import Runtime, prefer_cudnn_attention, seed_everything, start_runtime
 from trainer.training.schedules import make_schedule
 from trainer.training.step import make_optimizer, train_step

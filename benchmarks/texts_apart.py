@@ -19,8 +19,9 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from trainer.models.attention_masks import WITH_MASKS
 from trainer.models.documents import APART
-from trainer.models.losses import WITH_MASKS, CausalLMLoss
+from trainer.models.losses import CausalLMLoss
 from trainer.models.trial import read_apart
 from trainer.training.runtime import prefer_cudnn_attention, start_runtime
 

@@ -74,7 +74,7 @@ class TasksInTraining:
 
         from trainer.evaluation.harness import AskedModel, ask
         from trainer.evaluation.harness_tasks import figures_of, hearing
-        from trainer.models.losses import masks_made
+        from trainer.models.attention_masks import masks_made
 
         was_training = model.training
         try:

@@ -1,16 +1,10 @@
-"""The language-model loss without holding all logits at once, and attention without masks.
+"""The language-model loss without holding all logits at once.
 
 In training, output projection and cross-entropy are computed together for some tokens at a time, gradients included.
 This reduces memory traffic, and no [tokens, vocabulary] tensor is kept for the backward pass.
-
-When a model is compiled with torch before 2.14, transformers builds a mask even if SDPA's `is_causal` suffices
-(`_ignore_causal_mask_sdpa` and `find_packed_sequence_indices` in its masking_utils.py). With a mask, attention also
-computes the masked scores, and a GPU's fastest kernels are not used. transformers passes no mask to an attention
-implementation without a mask function (see its documentation of AttentionInterface).
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,12 +12,10 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 from torch.nn import functional as F
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.masking_utils import sdpa_mask
+from transformers import PreTrainedModel
 
 from trainer.common.errors import ConfigError
-from trainer.models.documents import APART, positions
-from trainer.models.dropout import attend
+from trainer.models.documents import positions
 from trainer.models.pretrained import most_positions
 
 IGNORED = -100
@@ -262,16 +254,16 @@ def _log_sum_in_a_pass(logits: torch.Tensor) -> torch.Tensor:
 
 
 def loss_and_gradients(
-    states_NH: torch.Tensor, matrix_VH: torch.Tensor, labels_N: torch.Tensor, weights_N: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    states_NH: torch.Tensor, matrix_VH: torch.Tensor, labels_N: torch.Tensor, weights_N: torch.Tensor, learns: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """The weighted sum of -log softmax(state_n @ matrix.T)[label_n], and its gradients.
 
-    They are the gradient to the states, in their type, and that to the matrix, summed in float32: a sharded model
-    gathers weights in half precision, which is too coarse for the sum.
+    They are the gradient to the states, in their type, and if it `learns` that to the matrix, summed in float32: a
+    sharded model gathers weights in half precision, which is too coarse for the sum.
     """
     compiled, targets_N1 = torch.compiler.is_compiling(), labels_N.clamp_min(0).unsqueeze(1)
     loss = torch.zeros((), device=states_NH.device, dtype=torch.float32)
-    grad_matrix = torch.zeros_like(matrix_VH, dtype=torch.float32)
+    grad_matrix = torch.zeros_like(matrix_VH, dtype=torch.float32) if learns else None
     # Made before: small tensors, kept between large temporary ones, would leave holes in a CPU's memory that the next
     # large ones do not fit in. Compiled by torch 2.11, the backward pass would read values from before their change.
     grad_states, pieces = None if compiled else torch.empty_like(states_NH), []
@@ -280,10 +272,13 @@ def loss_and_gradients(
         loss = loss + lost
         if grad_states is None:
             pieces.append(grad @ matrix_VH)
-            grad_matrix = grad_matrix + grad.T @ states_NH[rows]
+        else:
+            grad_states[rows] = grad @ matrix_VH
+        if grad_matrix is None:
             continue
-        grad_states[rows] = grad @ matrix_VH
-        if grad.dtype == grad_matrix.dtype:
+        if compiled:
+            grad_matrix = grad_matrix + grad.T @ states_NH[rows]
+        elif grad.dtype == grad_matrix.dtype:
             grad_matrix.addmm_(grad.T, states_NH[rows])  # without a temporary matrix, which takes a CPU half as long
         else:
             grad_matrix += grad.T @ states_NH[rows]
@@ -302,19 +297,20 @@ class PiecewiseCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The loss, a scalar. Its gradient to a logit is the probability, minus one at the label."""
-        dtype = matmul_dtype(hidden)
+        states, matrix = (each.to(matmul_dtype(hidden)) for each in (hidden, weight))
         loss, grad_states, grad_weight = loss_and_gradients(
-            hidden.to(dtype), weight.to(dtype), labels, labels != IGNORED
+            states, matrix, labels, labels != IGNORED, ctx.needs_input_grad[1]
         )
         ctx.save_for_backward(grad_states.to(hidden.dtype), grad_weight)
         ctx.weight_dtype = weight.dtype
         return loss
 
     @staticmethod
-    def backward(ctx: Any, *upstream: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+    def backward(ctx: Any, *upstream: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, None]:
         """Scale the gradients from the forward pass, before conversion: unscaled they may overflow half precision."""
         grad_hidden, grad_weight = ctx.saved_tensors
-        return grad_hidden * upstream[0], (grad_weight * upstream[0]).to(ctx.weight_dtype), None
+        scaled = None if grad_weight is None else (grad_weight * upstream[0]).to(ctx.weight_dtype)
+        return grad_hidden * upstream[0], scaled, None
 
 
 class PiecewiseCrossEntropies(torch.autograd.Function):
@@ -335,65 +331,9 @@ class PiecewiseCrossEntropies(torch.autograd.Function):
         return losses
 
     @staticmethod
-    def backward(ctx: Any, *upstream: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+    def backward(ctx: Any, *upstream: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, None]:
         """The sum of the losses' gradients, each times the gradient to the loss."""
         hidden, weight, labels = ctx.saved_tensors
-        weights = upstream[0] * (labels != IGNORED)
-        _, grad_states, grad_weight = loss_and_gradients(hidden.to(ctx.dtype), weight.to(ctx.dtype), labels, weights)
-        return grad_states.to(hidden.dtype), grad_weight.to(weight.dtype), None
-
-
-WITH_MASKS, WITHOUT_MASKS, NOTED = "sdpa", "sdpa_without_masks", "sdpa_with_noted_masks"
-
-
-@torch.no_grad()
-def leave_out_masks(model: PreTrainedModel, input_ids: torch.Tensor) -> bool:
-    """Make a model build no masks if, uncompiled, it builds none for a row of this length; returns whether it does so.
-
-    A model with a sliding window needs its masks and keeps them. `input_ids` has shape [B, T].
-    """
-    plain = makes_no_masks(model, input_ids)
-    if plain:
-        AttentionInterface.register(WITHOUT_MASKS, attend)
-        model.set_attn_implementation(WITHOUT_MASKS)
-    return plain
-
-
-@torch.no_grad()
-def makes_no_masks(model: PreTrainedModel, input_ids: torch.Tensor) -> bool:
-    """Whether a model's SDPA attends to all earlier tokens of a row of this length without a mask."""
-    if model.config._attn_implementation != WITH_MASKS:
-        return False
-    masks: list[Any] = []
-
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        masks.append(sdpa_mask(*args, **kwargs))
-        return masks[-1]
-
-    AttentionInterface.register(NOTED, attend)
-    AttentionMaskInterface.register(NOTED, noted)
-    was_training = model.training
-    model.eval().set_attn_implementation(NOTED)
-    try:
-        with_weights(_read, model, input_ids[:1])
-    finally:
-        model.train(was_training).set_attn_implementation(WITH_MASKS)
-    return bool(masks) and all(mask is None for mask in masks)
-
-
-@contextmanager
-def masks_made(model: PreTrainedModel) -> Iterator[None]:
-    """Within the block, let a model build its masks, for rows padded on the left."""
-    before = model.config._attn_implementation
-    if before not in (WITHOUT_MASKS, APART):
-        yield
-        return
-    model.set_attn_implementation(WITH_MASKS)
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)
-
-
-def _read(model: PreTrainedModel, input_ids: torch.Tensor) -> None:
-    model.base_model(input_ids=input_ids, use_cache=False)
+        weights, states, matrix = upstream[0] * (labels != IGNORED), hidden.to(ctx.dtype), weight.to(ctx.dtype)
+        _, grad_states, grad_weight = loss_and_gradients(states, matrix, labels, weights, ctx.needs_input_grad[1])
+        return grad_states.to(hidden.dtype), None if grad_weight is None else grad_weight.to(weight.dtype), None

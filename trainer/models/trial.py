@@ -16,9 +16,10 @@ from transformers import PretrainedConfig, PreTrainedModel
 from trainer.common.errors import ConfigError, brief
 from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig
+from trainer.models.attention_masks import WITH_MASKS, makes_no_masks
 from trainer.models.documents import APART, positions
 from trainer.models.dropout import DRAWN
-from trainer.models.losses import WITH_MASKS, CausalLMLoss, makes_no_masks
+from trainer.models.losses import CausalLMLoss
 from trainer.models.new_config import padding_hint
 
 LENGTH = 64

@@ -10,8 +10,8 @@ from transformers import PreTrainedModel
 
 from trainer.common.errors import ConfigError
 from trainer.data.dataset import Batch
+from trainer.models.attention_masks import leave_out_masks
 from trainer.models.layers import find_blocks
-from trainer.models.losses import leave_out_masks
 from trainer.training.runtime import Runtime, seed_everything
 from trainer.training.sharding import is_sharded, norms_of
 

@@ -29,8 +29,8 @@ from trainer.data.chat.encoded import open_chat
 from trainer.kinds.chat.kind import KIND
 from trainer.kinds.chat.workload import Chat
 from trainer.kinds.kind import entry_of, load_training_job
+from trainer.models.attention_masks import WITHOUT_MASKS
 from trainer.models.documents import APART
-from trainer.models.losses import WITHOUT_MASKS
 from trainer.models.trial import tried_loss
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.pipelines.explain import explain_job

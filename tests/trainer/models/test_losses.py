@@ -1,5 +1,7 @@
 """The loss that models are trained with against the one that their own logits give."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -15,7 +17,9 @@ from trainer.common.errors import ConfigError
 from trainer.config.models import ModelConfig
 from trainer.models.causal import build_model, resolve_config
 from trainer.models.losses import (
+    IGNORED,
     CausalLMLoss,
+    PiecewiseCrossEntropies,
     PiecewiseCrossEntropy,
     has_plain_head,
     next_tokens,
@@ -189,6 +193,75 @@ def test_the_gradient_of_a_head_in_half_precision_is_scaled_before_it_is_rounded
     assert rows * size * 0.75 > torch.finfo(torch.float16).max, "as a sum it is beyond what a half can hold"
     assert weight.grad is not None
     assert torch.equal(weight.grad, torch.tensor([-0.75, 0.25, 0.25, 0.25])[:, None].expand(4, 2) * size)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own, as it compiles
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("learns", [False, True])
+def test_gradients_in_pieces_are_those_of_all_logits_and_a_frozen_head_gets_none(
+    learns: bool, kind: torch.dtype, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer.models.losses, "LOGITS_AT_ONCE", {"cpu": 7 * 50})
+    numbers = torch.Generator().manual_seed(0)
+    states = torch.randn(40, 8, generator=numbers)
+    matrix, weights = torch.randn(50, 8, generator=numbers), torch.rand(40, generator=numbers)
+    labels = torch.randint(0, 50, (40,), generator=numbers)
+    labels[::5] = IGNORED
+
+    def gradients(loss_of: Any) -> list[torch.Tensor | None]:
+        hidden, head = states.clone().requires_grad_(), matrix.clone().requires_grad_(learns)
+        if compiled:
+            torch.compiler.reset()
+            loss_of = torch.compile(loss_of, fullgraph=True, backend="aot_eager")
+        with torch.autocast("cpu", kind, enabled=kind != torch.float32):
+            loss_of(hidden, head).backward()
+        return [hidden.grad, head.grad]
+
+    def each(hidden: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy((hidden @ head.T).float(), labels, ignore_index=IGNORED, reduction="none")
+
+    def in_pieces(hidden: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
+        losses: torch.Tensor = PiecewiseCrossEntropies.apply(hidden, head, labels)
+        return losses
+
+    exact = {"rtol": 1e-5, "atol": 1e-5} if kind == torch.float32 else {"rtol": 0.05, "atol": 0.05}
+    for expected, found in (
+        (lambda h, w: each(h, w).sum(), lambda h, w: PiecewiseCrossEntropy.apply(h, w, labels)),
+        (lambda h, w: (each(h, w) * weights).sum(), lambda h, w: (in_pieces(h, w) * weights).sum()),
+    ):
+        wanted, made = gradients(expected), gradients(found)
+        assert (made[1] is not None) == learns
+        torch.testing.assert_close([x for x in made if x is not None], [x for x in wanted if x is not None], **exact)
+
+
+PEAKS = """
+import resource, sys, threading, time, torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+from trainer.models.losses import has_plain_head, loss_in_pieces, next_tokens, token_losses_in_pieces
+
+torch.manual_seed(0)
+config = LlamaConfig(
+    vocab_size=60_000, hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4
+)
+model, ids = AutoModelForCausalLM.from_config(config).train(), torch.randint(0, 60_000, (64, 64))
+has_plain_head(model)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for _ in range(2):
+    if sys.argv[1] == "sum":
+        loss_in_pieces(model, ids, next_tokens(ids), None).backward()
+    else:
+        (token_losses_in_pieces(model, ids, next_tokens(ids)) * torch.rand(64 * 64)).sum().backward()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("loss", ["sum", "each"])
+def test_large_vocabularies_leave_no_holes_in_memory(loss: str) -> None:
+    ended = subprocess.run([sys.executable, "-c", PEAKS, loss], capture_output=True, text=True, check=True)
+    # Gradients and logits take about 200 MiB; with holes it was 600 to 2,300.
+    assert int(ended.stdout) < 450
 
 
 def test_while_compiling_there_are_few_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

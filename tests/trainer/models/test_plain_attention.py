@@ -8,7 +8,7 @@ from torch.fx import GraphModule
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from tests.tiny_models import tiny_config
-from trainer.models.losses import leave_out_masks
+from trainer.models.attention_masks import leave_out_masks
 
 IDS = torch.arange(64).reshape(2, 32) % 50
 

@@ -6,8 +6,9 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from tests.families import Case, make
+from trainer.models.attention_masks import masks_made
 from trainer.models.documents import APART, attend_apart, attend_at_once, attend_each, positions, text_ends, text_mask
-from trainer.models.losses import CausalLMLoss, masks_made
+from trainer.models.losses import CausalLMLoss
 from trainer.models.trial import read_apart, reading_apart
 
 LENGTHS = ((10, 1, 30, 55), (96,), (1, 94, 1), (40, 56))
