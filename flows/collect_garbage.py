@@ -1,5 +1,6 @@
 """List or delete a store's unused artifacts; the same as a command is `headrace gc`."""
 
+import sys
 from typing import Annotated
 
 from prefect import flow
@@ -20,3 +21,7 @@ def collect_garbage(
     """List artifacts that no run, champion or pin uses, with their sizes; delete them if the job's `remove` is set."""
     job = open_flow(job, set)
     return collect_unreached(job)
+
+
+if __name__ == "__main__":
+    sys.exit("flows.collect_garbage runs as a deployment; on the command line, use `headrace gc STORE`")

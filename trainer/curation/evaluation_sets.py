@@ -40,13 +40,12 @@ QUERIES = ("doc_to_decontamination_query", "doc_to_text")
 FILE_OPTIONS = {"data_files", "data_dir"}
 """The `dataset_kwargs` that locate files; others change how they are read."""
 
-SETTING = "data.curation.decontaminate"
 INSTEAD = "list its files and fields in decontaminate.files"
 
 
 def of_task(path: str) -> list[EvaluationText]:
     """The questions of the tasks in a YAML file. Raises `ConfigError` unless they are in fields of local files."""
-    where = f"{SETTING}.tasks: {path}"
+    where = f"data.curation.decontaminate.tasks: {path}"
     task = task_of_file(Path(path), where)
     tasks = {task.name: task}
     if task.members:
@@ -142,14 +141,20 @@ def find_evaluation(store: Store, options: DecontaminateConfig) -> list[Evaluati
     found: list[EvaluationSet] = []
     try:
         for text in options.files:
-            found += _of_files(store, text, f"evaluation-{len(found)}", f"{SETTING}.files")
+            found += _of_files(store, text, f"evaluation-{len(found)}", "data.curation.decontaminate.files")
         for path in options.jobs:
             found += _of_job(store, path, f"evaluation-{len(found)}")
         for path in options.tasks:
             for text in of_task(path):
-                found += _of_files(store, text, f"evaluation-{len(found)}", f"{SETTING}.tasks: {path}", f"; {INSTEAD}")
+                found += _of_files(
+                    store,
+                    text,
+                    f"evaluation-{len(found)}",
+                    f"data.curation.decontaminate.tasks: {path}",
+                    f"; {INSTEAD}",
+                )
     except CorpusError as error:
-        raise CorpusError(f"{SETTING}: {error}") from error
+        raise CorpusError(f"data.curation.decontaminate: {error}") from error
     return found
 
 
@@ -166,7 +171,7 @@ def read_examples(found: EvaluationSet, transform: TransformConfig | None) -> It
 
 
 def _of_files(store: Store, text: EvaluationText, name: str, where: str, remedy: str = "") -> Iterator[EvaluationSet]:
-    tell_records_as_text(f"{SETTING}.files", text.format, text.paths)
+    tell_records_as_text("data.curation.decontaminate.files", text.format, text.paths)
     for field in text.fields:
         corpus = _corpus(name, text, field)
         yield EvaluationSet(corpus, find_pieces(store, corpus, sys.maxsize), where, remedy)
@@ -175,7 +180,7 @@ def _of_files(store: Store, text: EvaluationText, name: str, where: str, remedy:
 def _of_job(store: Store, path: str, name: str) -> Iterator[EvaluationSet]:
     """A job's validation and test data; all of train if validation is cut from it."""
     data, texts = _data_of(path)
-    where = f"{SETTING}.jobs: {path}"
+    where = f"data.curation.decontaminate.jobs: {path}"
     if data.source in ("hub", "disk"):
         raise ConfigError(f"{where}: its data has source {data.source}; list its files in decontaminate.files")
     of_split = {VALIDATION if data.validation else TRAIN: data.validation or data.train, TEST: data.test or []}
@@ -199,7 +204,7 @@ def _data_of(path: str) -> tuple[SplitsConfig, SplitTexts]:
     kind = next(iter(marked(values)), kinds[0])
     if kind.texts is None:
         raise ConfigError(
-            f"{SETTING}.jobs: {path}: its kind is {kind.name}, expected one of "
+            f"data.curation.decontaminate.jobs: {path}: its kind is {kind.name}, expected one of "
             f"{', '.join(each.name for each in kinds)}; list its files and fields in decontaminate.files"
         )
     job: TuningJob = validate_job(kind.schema, values, path)

@@ -63,7 +63,7 @@ def questions_of(name: str, local: dict[str, LocalTask]) -> set[tuple[str, str]]
 
 
 def name_of(identity: TaskIdentity) -> str:
-    """Fingerprint of a task, independent of the folder of its files, but not of their order."""
+    """Fingerprint of a task, from the content of its files in the order of their paths."""
     told = identity.model_dump()
     return fingerprint({**told, "data": [[each.sha256, each.asked] for each in identity.data]})
 

@@ -325,7 +325,9 @@ class PiecewiseCrossEntropies(torch.autograd.Function):
         ctx.save_for_backward(hidden, weight, labels)
         ctx.dtype = matmul_dtype(hidden)
         states, matrix = hidden.to(ctx.dtype), weight.to(ctx.dtype)
-        losses = torch.empty(len(labels), device=hidden.device)  # made before, as the gradients are
+        losses = torch.empty(
+            len(labels), device=hidden.device, dtype=torch.float32
+        )  # made before, as the gradients are
         for rows in slices(labels, weight):
             losses[rows] = cross_entropies((states[rows] @ matrix.T)[None], labels[rows])
         return losses

@@ -200,7 +200,7 @@ def mean_losses(run: ComparedRun, steps: Sequence[int]) -> dict[int, float]:
     """The mean training loss up to each of these steps since the one before.
 
     A recorded loss is the mean since the record before, so those of runs with different `log_every` are means over
-    different steps.
+    different steps. The first record of a process that continued a run between two records is the mean since then.
     """
     records: dict[int, list[dict[str, Any]]] = {}
     for record in run.of_kind("train"):

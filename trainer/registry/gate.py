@@ -2,7 +2,7 @@
 
 import math
 
-from trainer.common.display import decimals_apart
+from trainer.common.display import plain_score
 from trainer.common.errors import RunError
 from trainer.config.runs import PromotionConfig
 from trainer.evaluation.metrics import greater_is_better
@@ -54,7 +54,7 @@ def judge(
             f"promotion.metric is {gate.metric!r}, which was not measured; measured were {', '.join(sorted(scores))}"
         )
     score, sign = scores[gate.metric], 1 if greater_is_better(gate.metric, gate.greater_is_better) else -1
-    said = f"{gate.metric} {score:z.{decimals_apart(score, gate.threshold)}f}"
+    said = f"{gate.metric} {plain_score(score, gate.threshold)}"
     if not math.isfinite(score):
         return Verdict(passed=False, reason=f"{said} is not a finite number")
     if gate.threshold is not None:
@@ -72,7 +72,7 @@ def judge(
         problem = f"that of the champion is {own}, with which nothing can be compared; use `headrace promote`"
         return Verdict(passed=False, reason=f"{said}, but {problem}")
     ahead = sign * (score - own)
-    said += f", {ahead:+z.4f} against the champion's {own:z.4f}{'' if its is champion else ', measured again'}"
+    said += f", {ahead:+z.4f} against the champion's {plain_score(own)}{'' if its is champion else ', measured again'}"
     passed = ahead >= gate.better_by - ROUNDING
     return Verdict(passed=passed, reason=said if passed else f"{said}; needed at least +{gate.better_by:g}")
 
