@@ -50,8 +50,8 @@ def test_examples_are_mapped_again_after_a_function_changed_that_the_mapped_one_
     task = (tmp_path / "tiny.yaml").read_text().replace("process_docs: null", "process_docs: !function mapped.process")
     (tmp_path / "tiny.yaml").write_text(task)
     process = "def process(docs):\n    return docs.map(lambda doc: {**doc, 'answer': answer()})\n"
-    for answer in (0, 1):
-        (tmp_path / "mapped.py").write_text(f"def answer():\n    return {answer}\n\n{process}")
+    for answer, text in ((0, "0"), (1, "0 + 1")):  # its length differs too: by it Python knows what to compile again
+        (tmp_path / "mapped.py").write_text(f"def answer():\n    return {text}\n\n{process}")
         docs = load_tasks(options).tasks["tiny"]["tasks"]["tiny"].test_docs()
         assert set(docs["answer"]) == {answer}
 
