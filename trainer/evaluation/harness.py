@@ -1,6 +1,7 @@
 """The stage that measures a model with lm-eval; its figures equal those of lm-eval's command line."""
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -158,7 +159,7 @@ def _measure(job: EvaluateJob, wanted: Measurement, progress: Progress) -> Resul
             model = _load(wanted.model.folder, wanted.model.beside, job, bar.advance)
         with hearing() as heard:
             found = ask(model, loaded, asked_for(job))
-    doubts = [*loaded.doubts, *heard()]
+    doubts = [*loaded.doubts, *heard(), *_left_out(found)]
     for doubt in doubts:
         log.warning("evaluation.harness: %s", doubt)
     return _result(Store(job.store), job, wanted, found, doubts)
@@ -233,6 +234,16 @@ def _result(store: Store, job: EvaluateJob, wanted: Measurement, found: Results,
         measured_on=HarnessBasis(harness=identities),
         asked=Asked(lm_eval=installed_version(), limit=options.limit, tasks=tasks, doubts=doubts),
     )
+
+
+def _left_out(found: Results) -> list[str]:
+    """What lm-eval found that is not finite, such as the perplexity of a model that gives a text no probability."""
+    return [
+        f"the {figure.partition(',')[0]} of the task {name!r} is {value}, and is left out"
+        for name, told in found["results"].items()
+        for figure, value in told.items()
+        if isinstance(value, float) and not math.isfinite(value) and "_stderr," not in figure
+    ]
 
 
 def _examples(name: str, found: Results) -> int:
