@@ -2,6 +2,7 @@
 
 import logging
 import math
+import numbers
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -242,7 +243,7 @@ def _left_out(found: Results) -> list[str]:
         f"the {figure.partition(',')[0]} of the task {name!r} is {value}, and is left out"
         for name, told in found["results"].items()
         for figure, value in told.items()
-        if isinstance(value, float) and not math.isfinite(value) and "_stderr," not in figure
+        if isinstance(value, numbers.Real) and not math.isfinite(value) and "_stderr," not in figure
     ]
 
 
