@@ -5,7 +5,9 @@ text, and an answer that would share its first token with the text before it is 
 generates.
 """
 
+import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
@@ -19,11 +21,13 @@ from tokenizers import AddedToken, Tokenizer
 from trainer.common.errors import ConfigError
 from trainer.config.chat import ConversationsConfig
 from trainer.data.chat.rendering import ASSISTANT, Message
-from trainer.data.chat.template import Renderer, load_asking, load_template
+from trainer.data.chat.template import PROBE, Renderer, load_asking, load_template
 from trainer.data.labelled.text_encoder import choose_padding, digest_saved, keep_settings
 from trainer.models.pretrained import load_config, load_tokenizer, most_positions
 from trainer.models.taken_tokenizer import save_flat
 from trainer.models.tokenizer import UNWRITTEN, byte_lengths, text_reader
+
+log = logging.getLogger(__name__)
 
 LONGEST = 2048
 """The default of tokens per window, if the model has as many positions."""
@@ -242,7 +246,26 @@ def load_chat_encoder(model: str | Path, data: ConversationsConfig) -> ChatEncod
     digest = digest_saved(partial(save_flat, tokenizer))
     context = _resolve_context(data, config, name)
     special = _special(tokenizer, [end_id])
-    return ChatEncoder(tokenizer, template, special, end, context, vocab_size, end_id, digest)
+    encoder = ChatEncoder(tokenizer, template, special, end, context, vocab_size, end_id, digest)
+    _compare_prompts(encoder)
+    return encoder
+
+
+def _compare_prompts(encoder: ChatEncoder) -> None:
+    """Warn if the prompt for an answer has other tokens when a model is asked than when it learns an answer.
+
+    Tokenizers like GPT-2's read two line feeds at the end of a text as one token, and before a word as two.
+    """
+    with suppress(ValueError):  # of an answer that cannot be tokenized on its own, which is told for each conversation
+        asked, learnt = encoder.ask(PROBE[:1]), encoder.encode(PROBE).input_ids.tolist()
+        if learnt[: len(asked)] != asked[: len(learnt)]:
+            end = min(place for place, (one, other) in enumerate(zip(asked, learnt, strict=False)) if one != other)
+            log.warning(
+                "the chat template's prompt for an answer ends with %r, which this tokenizer reads as the tokens %s "
+                "when a model is asked, but as %s before the answers it learns; expected the same: let the prompt end "
+                "with one line feed, without blanks, or with a special token",
+                encoder.tokenizer.decode(asked[end:]), asked[end:], learnt[end : len(asked)],
+            )  # fmt: skip
 
 
 def load_chat_reader(tokenizer: Any, ends: Sequence[int], model: str) -> ChatReader:

@@ -97,6 +97,21 @@ def test_what_stands_before_an_answer_is_read_as_it_is_when_a_model_is_asked(
     assert encoder.tokenizer.decode(found.input_ids[found.answered]) == f"{answer}{END}assistant{END}"
 
 
+def test_a_prompt_that_is_read_otherwise_before_an_answer_is_told(
+    llama: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = "{% for each in messages %}{{ each.role }}:\n\n{{ each.content }}{% if each.role == 'assistant' %}" + END
+    plain += "{% endif %}\n{% endfor %}{% if add_generation_prompt %}assistant:\n\n{% endif %}"
+    with caplog.at_level(logging.WARNING):
+        encoder_of(llama, CHATML)
+        assert not caplog.records
+        encoder = encoder_of(llama, plain)
+    (both,) = encoder.tokenizer.backend_tokenizer.encode("\n\n").ids
+    (one,) = encoder.tokenizer.backend_tokenizer.encode("\n").ids
+    assert f"ends with '\\n\\n', which this tokenizer reads as the tokens [{both}]" in caplog.text
+    assert f"but as [{one}] before the answers" in caplog.text
+
+
 @pytest.mark.parametrize("trim", [True, False])
 def test_an_answer_that_begins_with_blanks_is_learnt_whole_though_offsets_leave_them_out(
     trim: bool, tmp_path: Path
