@@ -161,4 +161,6 @@ def describe(update: Update) -> str:
 def _amount(value: float, unit: str) -> str:
     if unit == "B":
         return f"{value / 1e6:.1f} MB"
-    return f"{value:.3g} {unit}s" if isinstance(value, float) else plural(value, unit)
+    if isinstance(value, int):
+        return plural(value, unit)
+    return f"{value:,.0f} {unit}s" if value >= 100 else f"{value:.3g} {unit}s"
