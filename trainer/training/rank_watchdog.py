@@ -170,6 +170,26 @@ class Peers:
 _peers: Peers | None = None
 
 
+def require_torchrun() -> None:
+    """Raise `RankLost` if the torchrun that holds the store has ended; called before the ranks meet.
+
+    It opens the store before it starts the ranks, so a refused connection is no reason to wait, but torch does so for
+    half an hour.
+    """
+    if os.environ.get(BY_TORCHRUN) != "True":
+        return
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    try:
+        socket.create_connection((host, port), SILENT_SECONDS).close()
+    except ConnectionRefusedError as error:
+        raise RankLost(
+            f"torchrun on {host} ended before the ranks met (nothing listens on port {port}); start the same command "
+            "again on every machine"
+        ) from error
+    except OSError:
+        return  # not reachable yet: torch tries again
+
+
 def watch_peers(rank: int, ranks: int, control: Any) -> None:
     """Start checking that the other ranks are alive. Called by every rank, once or more."""
     global _peers

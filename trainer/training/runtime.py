@@ -31,7 +31,7 @@ from trainer.data.order import stable_key
 from trainer.store.probes import write_probe
 from trainer.store.storage import Store
 from trainer.training.checkpoint import Computed
-from trainer.training.rank_watchdog import leave_peers, watch_peers
+from trainer.training.rank_watchdog import leave_peers, require_torchrun, watch_peers
 
 log = logging.getLogger(__name__)
 
@@ -181,7 +181,7 @@ def start_runtime(precision: str, device: str = "auto", deterministic: bool = Fa
 
     OMP_NUM_THREADS overrides the number of threads. Raises `ConfigError` if it is not a number, or if accelerate's
     configuration contradicts the precision or the device; `DeviceError` if accelerate started fewer processes than
-    requested.
+    requested; `RankLost` if the torchrun that started this rank has ended.
     """
     choose_algorithms(deterministic)
     launched = os.environ.get("ACCELERATE_MIXED_PRECISION")
@@ -215,6 +215,7 @@ def start_runtime(precision: str, device: str = "auto", deterministic: bool = Fa
         AcceleratorState._reset_state(reset_partial_state=True)
     if not cpu:  # torch 2.11 and later use cuDNN first for every shape; torch reads this at its first attention
         os.environ.setdefault("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1")
+    require_torchrun()
     accelerator = Accelerator(mixed_precision=MIXED_PRECISION[precision], cpu=cpu)
     if cpu:  # after accelerate, which may set another number
         torch.set_num_threads(threads_asked_for() or cores_per_rank())

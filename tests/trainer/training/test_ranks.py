@@ -239,6 +239,24 @@ def test_ranks_whose_torchrun_is_killed_save_at_the_same_step(stocked: Path, con
     assert told.count(f"saved at step {saved['step']} of 4000") == 2 and "Traceback" not in told, told
 
 
+@pytest.mark.deep
+@pytest.mark.slow
+def test_ranks_whose_torchrun_is_killed_while_they_start_end_instead_of_waiting(
+    stocked: Path, config: Path, tmp_path: Path
+) -> None:
+    launcher = start_module(
+        tmp_path, "torch.distributed.run", "--standalone", "--nproc-per-node", 3, "-m", "trainer", config,
+        f"store={stocked}",
+    )  # fmt: skip
+    wait_until(lambda: len(descendants(launcher.pid)) == 3 or launcher.status() is not None)
+    ranks = descendants(launcher.pid)
+    launcher.send(signal.SIGKILL)
+    launcher.wait()
+    wait_until(lambda: not any(map(alive, ranks)), 60.0)
+    told = launcher.output()[1]
+    assert told.count("ended before the ranks met") == 3 and "Traceback" not in told, told
+
+
 @pytest.mark.slow
 def test_an_error_of_one_rank_is_told_by_the_others_who_end_as_it_does(
     stocked: Path, config: Path, tmp_path: Path
