@@ -65,6 +65,13 @@ class TasksInTraining:
     def __init__(self, options: TrainedHarnessConfig, batch: int, files: Sequence[Path]) -> None:
         self.every, self._options, self._batch, self._files = options.every, options, batch, files
 
+    @property
+    def identities(self) -> dict[str, str]:
+        """By task, a fingerprint of what determines its figures: the task with its data, its settings, and lm-eval."""
+        from trainer.evaluation.harness_identity import identify, installed_version, name_of
+
+        return {name: name_of(each) for name, each in identify(self._options, installed_version()).items()}
+
     def ask(self, model: "PreTrainedModel", runtime: "Runtime") -> dict[str, float]:
         """Figures by `TASK/FIGURE`, the same on every rank; empty if one overflows, as an untrained perplexity may.
 

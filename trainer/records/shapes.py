@@ -258,6 +258,10 @@ class ScheduleRecord(Record):
     rates: list[tuple[Count, float]]
 
 
+class TasksRecord(Record):
+    by: dict[str, str]
+
+
 class CheckpointRecord(Record):
     scores: dict[str, Number] | None = None
 
@@ -266,6 +270,7 @@ RECORDS: dict[str, type[Record]] = {
     "train": TrainRecord,
     "evaluation": EvaluationRecord,
     "schedule": ScheduleRecord,
+    "tasks": TasksRecord,
     "checkpoint": CheckpointRecord,
 }
 """Types of lines of metrics.jsonl, by kind."""

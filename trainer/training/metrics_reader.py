@@ -26,6 +26,9 @@ SCHEDULE = "schedule"
 ASKED = "harness"
 """The kind of the records of lm-eval during training: one field per figure, `TASK/FIGURE`."""
 
+ASKED_BY = "tasks"
+"""The kind of the records of what determines these figures from here on: a fingerprint `by` task."""
+
 
 def read_records(store: Store, run: str) -> list[dict[str, Any]]:
     """All intact records of a run, in order; logs warnings about damaged and missing ones."""

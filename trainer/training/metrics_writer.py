@@ -12,7 +12,7 @@ from trainer.common.transient import retry_transient
 from trainer.records.sealed import seal_line
 from trainer.store.names import LOGS, METRICS_FILE, TENSORBOARD
 from trainer.store.storage import Store
-from trainer.training.metrics_reader import ENDED, intact_lines, open_line
+from trainer.training.metrics_reader import ASKED_BY, ENDED, intact_lines, open_line
 from trainer.training.tracking import Board, Trackers
 
 log = logging.getLogger(__name__)
@@ -46,6 +46,7 @@ class RunLog:
         """
         self._trackers = trackers
         self._store, self._run, self._key, self._check = store, run, f"{run}/{METRICS_FILE}", check
+        self._tasks: dict[str, str] = {}
         self._keep(step, (store.find_bytes(self._key) or b"") if step else b"", unmeasured)
         self._events = store.fetch(f"{run}/{TENSORBOARD}") if store.local else self._path.parent / TENSORBOARD
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
@@ -62,6 +63,20 @@ class RunLog:
         self._board.show(kind, step, values)
         if self._trackers is not None:
             self._trackers.show(kind, step, values)
+
+    def note_tasks(self, step: int, tasks: Mapping[str, str]) -> None:
+        """Record the fingerprint of each lm-eval task from this step on; warn about tasks that were others before."""
+        by = {**self._tasks, **tasks}  # a task that is left out for some steps may return
+        if by == self._tasks:
+            return
+        if other := sorted(name for name in tasks.keys() & self._tasks.keys() if tasks[name] != self._tasks[name]):
+            log.warning(
+                "%s: the lm-eval tasks %s, their data, their settings in evaluation.harness or lm-eval have changed: "
+                "figures up to step %d are not comparable with later ones",
+                self._store.path(self._key), ", ".join(other), step,
+            )  # fmt: skip
+        self.write(ASKED_BY, step, by=by)
+        self._tasks = by
 
     def _append(self, line: bytes) -> None:
         """Append a line completely or not at all: what a full disk accepted of it is removed."""
@@ -94,7 +109,18 @@ class RunLog:
         if step and not saves:
             log.warning("%s ends before step %d was saved: records are missing", self._store.path(self._key), step)
             self._written += 1
+        self._tasks = self._last_tasks(lines)
         self._path = self._store.begin(self._key, b"".join(line + b"\n" for line in lines.values()))
+
+    def _last_tasks(self, lines: dict[int, bytes]) -> dict[str, str]:
+        """The newest recorded fingerprints of lm-eval tasks."""
+        for line in reversed(lines.values()):
+            if f'"{ASKED_BY}"'.encode() in line:  # the others need not be parsed
+                record = open_line(self._store, self._run, line)
+                if record is not None and record["kind"] == ASKED_BY:
+                    by: dict[str, str] = record["by"]
+                    return by
+        return {}
 
     def _saves(self, lines: dict[int, bytes], step: int) -> list[int]:
         """The numbers of the last records that announce a save of this step, newest first.

@@ -260,7 +260,16 @@ def _open_log(
     constant, told = _constant_curves(schedule, workload.plan), job.model_dump(mode="json")
     trackers = stack.enter_context(Trackers(job.tracking, job.name, run.key.removeprefix("runs/"), told))
     runlog = RunLog(store, run.key, state.step, told, constant, lease.check, trackers, state.unmeasured)
-    return stack.enter_context(runlog)
+    stack.enter_context(runlog)
+    if workload.tasks is not None:
+        runlog.note_tasks(state.step, workload.tasks.identities)
+    if state.best_figure == workload.criterion.figure and state.best_meaning not in (None, run.judged_by):
+        log.warning(
+            "the settings or data of the evaluation during training have changed: its %s up to step %d is not "
+            "comparable with that of later steps, among which the best checkpoint is now chosen",
+            state.best_figure, state.step,
+        )  # fmt: skip
+    return runlog
 
 
 def _make_saver(

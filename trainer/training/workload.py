@@ -32,6 +32,10 @@ class Tasks(Protocol):
     def every(self) -> int | None:
         """Steps between two measurements, in addition to those before the first step and after the last."""
 
+    @property
+    def identities(self) -> dict[str, str]:
+        """By task, a fingerprint of what determines its figures."""
+
     def ask(self, model: PreTrainedModel, runtime: Runtime) -> dict[str, float]:
         """Figures by `TASK/FIGURE`, the same on every rank. Raises `StopRequested` on all ranks if one must stop."""
 

@@ -16,6 +16,7 @@ from tests.support import final_bytes, held_out_losses, only_run, records, small
 from tests.trainer.chats import chat_job
 from tests.trainer.evaluation.harness_tasks import QUESTIONS, asking, write_questions, write_task, write_yaml
 from tests.trainer.preferences import preference_job
+from tests.trainer.training.sharded_runs import cut_back
 from trainer.common.errors import ConfigError, Preempted
 from trainer.common.progress import silent
 from trainer.config.runs import RunJob
@@ -125,6 +126,28 @@ def test_ranks_measure_each_its_share(
     _, figures = asked_of(job)
     assert figures.pop("step") == 2
     assert figures == pytest.approx(ask_model(job, tasks, "final"), abs=1e-6)
+
+
+def test_figures_on_both_sides_of_a_changed_task_or_evaluation_are_told_apart(
+    raw: Path, stocked: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {**write_task(tmp_path / "tasks").model_dump(mode="json"), "every": 2}
+    every_two = {f"training__{name}": 2 for name in ("save_every", "evaluate_every")}
+    changes = {"training__max_steps": 4, **every_two, "evaluation__harness": options}
+    train(small_job(raw, stocked, **changes), silent())
+
+    cut_back(stocked)
+    train(small_job(raw, stocked, **changes), silent())
+    assert "not comparable" not in caplog.text
+    assert [record["step"] for record in records(stocked, "tasks")] == [0]
+
+    cut_back(stocked)
+    write_questions(tmp_path / "tasks" / "questions.jsonl", QUESTIONS[:2])
+    train(small_job(raw, stocked, evaluation__during_training=2, **changes), silent())
+    assert "the lm-eval tasks tiny, " in caplog.text and "figures up to step 2 are not comparable" in caplog.text
+    assert "its loss up to step 2 is not comparable with that of later steps" in caplog.text
+    first, second = records(stocked, "tasks")
+    assert (first["step"], second["step"]) == (0, 2) and first["by"] != second["by"]
 
 
 @pytest.mark.deep
