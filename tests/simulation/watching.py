@@ -5,7 +5,7 @@ import json
 import re
 from collections import Counter
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.simulation.bucket import URL, Bucket
 from tests.simulation.clients import BASES, MODEL, whole_fold
@@ -25,6 +25,18 @@ save may still be running."""
 
 AT_ONCE = 0.5
 """Seconds within which a woken process makes its next request."""
+
+
+RESENT = 10.0
+"""Seconds within which that request ends, if it is refused and sent again."""
+
+
+class Removal(NamedTuple):
+    """The last removal of an artifact's files, requested at `begun` or just before its process froze."""
+
+    begun: float
+    ended: float
+    by: Process
 
 
 class Watch:
@@ -48,7 +60,7 @@ class Watch:
         self._ended_leases = set[tuple[str, str]]()
         self._lost: dict[tuple[str, int], float] = {}
         self._removed: dict[str, Process] = {}
-        self._removals: dict[str, tuple[float, Process]] = {}
+        self._removals: dict[str, Removal] = {}
         self._last_looks: dict[tuple[str, Process], float] = {}
         self._since: dict[str, float] = {}
         self._beats: dict[str, float] = {}
@@ -129,16 +141,16 @@ class Watch:
             self.violations.append(f"{key} was committed by two processes")
 
     def _was_removed(self, key: str) -> bool:
-        """Whether another process removed files of the artifact at about the time of its commit, or while the process
-        that commits it was frozen.
+        """Whether another process removed files of the artifact at about the time of its commit, or one of the two
+        processes was frozen meanwhile.
         """
         if key not in self._removals:
             return False
-        (removed, who), (committed, by) = self._removals[key], self._commits[key]
-        if who is by:
+        removal, (committed, by) = self._removals[key], self._commits[key]
+        if removal.by is by:
             return False
-        was_frozen = by is not None and by.frozen_from <= removed and self._comes_late()
-        return was_frozen or abs(committed - removed) < AFTER_ALL
+        was_frozen = by is not None and by.frozen_from <= removal.ended and self._comes_late()
+        return was_frozen or removal.begun - AFTER_ALL < committed < removal.ended + AFTER_ALL
 
     def _is_holder(self, run: str, does: str) -> bool:
         """Whether the running process holds a run's lease. A process that was frozen may continue briefly after losing
@@ -199,7 +211,10 @@ class Watch:
             return
         process = self._world.process
         self._gone.add(key)
-        self._removals[f"{key.rpartition('/')[0]}/{MANIFEST}"] = self._world.now, process
+        now, sent = self._world.now, self._world.running.sent
+        thawed = not sent and now - process.frozen_until < RESENT
+        removal = Removal(process.frozen_from if thawed else now, now, process)
+        self._removals[f"{key.rpartition('/')[0]}/{MANIFEST}"] = removal
         who = process.name.split()[0]
         run = OF_A_RUN.fullmatch(key)
         if key.startswith(f"{ROOT}/measures/"):

@@ -24,7 +24,7 @@ FOUND_BY = {
 }  # fmt: skip
 """Of each bug a seed that finds it, which without it violates nothing."""
 
-ONCE_VIOLATED = [2009653, 2015484, 2018766, 2019823, 10013165, 11000639, 11005071, 11005202]
+ONCE_VIOLATED = [2009653, 2015484, 2018766, 2019823, 5001408, 10013165, 11000639, 11005071, 11005202]
 """Seeds in which a checkpoint that was removed while it was opened, or while pointers to it were written, was no error
 of its own, a resumed process wrote its pointer after it had lost the run, or the simulation judged wrongly.
 """
