@@ -11,7 +11,7 @@ from prefect import Flow
 from prefect.settings import PREFECT_API_URL
 
 from tasks.patience import RetriesExhausted
-from trainer.common.errors import Preempted
+from trainer.common.errors import ConfigError, Preempted
 
 
 def run(flow: Flow[[Any], Any], job: Any) -> Any:
@@ -25,13 +25,26 @@ def run(flow: Flow[[Any], Any], job: Any) -> Any:
 
 @contextmanager
 def telling_outages() -> Iterator[None]:
-    """Raise `Preempted` with a readable message if the server cannot be reached or the retries are exhausted."""
+    """Raise `Preempted` with a readable message if the server cannot be reached or the retries are exhausted.
+
+    Raises `ConfigError` if the server refuses the password.
+    """
     try:
         yield
     except RetriesExhausted as error:
         raise Preempted(f"\n{error}") from error
-    except httpx.TransportError as error:
-        raise Preempted(
-            f"\ncannot reach the Prefect server at {PREFECT_API_URL.value()} ({error}). Finished work is in the store; "
-            "run this again to continue once the server is back"
-        ) from error
+    except (httpx.HTTPError, RuntimeError) as error:
+        # Before a flow begins, Prefect asks for the server's version; if that fails, it raises a RuntimeError.
+        reason = error.__cause__ if isinstance(error, RuntimeError) else error
+        server = f"the Prefect server at {PREFECT_API_URL.value()}"
+        if isinstance(reason, httpx.TransportError):
+            raise Preempted(
+                f"\ncannot reach {server} ({reason}). Finished work is in the store; run this again to continue once "
+                "the server is back, or unset PREFECT_API_URL to run without it"
+            ) from error
+        if isinstance(reason, httpx.HTTPStatusError) and reason.response.status_code == httpx.codes.UNAUTHORIZED:
+            raise ConfigError(
+                f"{server} refuses a command without its password (401): set "
+                "PREFECT_API_AUTH_STRING=user:password as on the server, or unset PREFECT_API_URL to run without it"
+            ) from error
+        raise

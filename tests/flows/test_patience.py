@@ -1,12 +1,15 @@
 """Tasks wait for temporary problems to pass, and crash after a time limit, so that they are rescheduled."""
 
 import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prefect import flow, task
 from prefect.client.schemas.objects import StateType
+from prefect.settings import PREFECT_API_URL, temporary_settings
 from transformers import AutoConfig, BertForSequenceClassification
 
 from flows.predict import predict
@@ -15,7 +18,7 @@ from flows.running import run
 from flows.work import status_of
 from tasks.patience import RetriesExhausted, patient
 from tests.flows.serving import serving
-from tests.processes import wait_until
+from tests.processes import free_port, wait_until
 from tests.s3 import S3Server
 from tests.support import small_job, small_values
 from tests.trainer.labelled_data import bert_folder
@@ -69,6 +72,33 @@ def test_what_a_person_must_change_is_a_failure_and_2() -> None:
     assert state.type == StateType.FAILED
     FOUND.append(StorageError("no such bucket"))
     assert status_of(lambda: run(meeting, "it")) == EXIT_BAD_INPUT
+
+
+def test_a_prefect_server_that_does_not_answer_is_told_in_one_message(capsys: pytest.CaptureFixture[str]) -> None:
+    with temporary_settings({PREFECT_API_URL: (address := f"http://127.0.0.1:{free_port()}/api")}):
+        assert status_of(lambda: run(meeting, "it")) == EXIT_PREEMPTED
+    assert f"cannot reach the Prefect server at {address}" in capsys.readouterr().err
+
+
+def test_a_prefect_server_that_wants_a_password_is_told_in_one_message(capsys: pytest.CaptureFixture[str]) -> None:
+    class Guarded(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(401, "Unauthorized")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Nobody reads what was asked."""
+
+    with HTTPServer(("127.0.0.1", 0), Guarded) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{server.server_port}/api"}):
+            assert status_of(lambda: run(meeting, "it")) == EXIT_BAD_INPUT
+        server.shutdown()
+    assert (
+        "refuses a command without its password (401): set PREFECT_API_AUTH_STRING=user:password"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("command", ["prepare", "predict"])
