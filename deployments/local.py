@@ -36,6 +36,7 @@ from deployments import postgres
 from deployments.registration import register
 from flows.temporary_server import turn_to_start
 from samples import corpora
+from trainer.common.errors import EXIT_PREEMPTED
 
 PASSWORD = "PREFECT_SERVER_API_AUTH_STRING"
 Settings = Mapping[str, str]
@@ -368,4 +369,8 @@ COMMANDS = {"up": up, "down": down}
 if __name__ == "__main__":
     if len(sys.argv) != 2 or sys.argv[1] not in COMMANDS:
         sys.exit(__doc__)
-    sys.exit(COMMANDS[sys.argv[1]]())
+    try:
+        sys.exit(COMMANDS[sys.argv[1]]())
+    except KeyboardInterrupt:
+        print(f"\ninterrupted; `headrace {sys.argv[1]}` can be repeated", file=sys.stderr)
+        sys.exit(EXIT_PREEMPTED)

@@ -53,9 +53,14 @@ def register(client: httpx.Client, notify: str | None, credentials: str | None, 
     if _missing(client, "/work_pools/local"):
         _prefect("work-pool", "create", "--type", "process", "local")
     client.patch("/work_pools/local", json={"is_paused": False}).raise_for_status()  # `make down` pauses it
-    _prefect("deploy", "--all", "--prefect-file", str(DEPLOYMENTS))
-    for each in _deployed(client):
-        _put_back(client, each, before.get(each["id"], each), all_schedules=schedules is True)
+    try:
+        _prefect("deploy", "--all", "--prefect-file", str(DEPLOYMENTS))
+    finally:  # also if it failed or was interrupted: it has reset the deployments that it reached
+        for each in _deployed(client):
+            _put_back(client, each, before.get(each["id"], each), all_schedules=schedules is True)
+        for each in _automations(client):  # it enables the watchdog's own
+            if each["name"] in disabled:
+                client.patch(f"/automations/{each['id']}", json={"enabled": False}).raise_for_status()
     for each, schedule in _schedules(client) if schedules is not None else []:
         path = f"/deployments/{each['id']}/schedules/{schedule['id']}"
         client.patch(path, json={"active": schedules}).raise_for_status()
@@ -71,10 +76,7 @@ def register(client: httpx.Client, notify: str | None, credentials: str | None, 
         automations += [_calling(webhook, each) for each in _read("notifications.yaml")]
     made = {each["name"]: each["id"] for each in _automations(client)}
     for automation in automations:
-        _automate(client, automation, made.get(automation["name"]))
-    for name, each in made.items():  # `prefect deploy` enables the watchdog's own
-        if name in disabled:
-            client.patch(f"/automations/{each}", json={"enabled": False}).raise_for_status()
+        _automate(client, {**automation, "enabled": automation["name"] not in disabled}, made.get(automation["name"]))
 
 
 def _put_back(client: httpx.Client, deployed: dict[str, Any], before: dict[str, Any], all_schedules: bool) -> None:
@@ -161,7 +163,7 @@ def _calling(block: str, automation: dict[str, Any]) -> dict[str, Any]:
 def _automate(client: httpx.Client, automation: dict[str, Any], made: str | None) -> None:
     """Create an automation, or update the one with this id."""
     path = f"/automations/{made}" if made else "/automations/"
-    client.request("PUT" if made else "POST", path, json={"enabled": True, **automation}).raise_for_status()
+    client.request("PUT" if made else "POST", path, json=automation).raise_for_status()
 
 
 def _automations(client: httpx.Client) -> list[dict[str, Any]]:

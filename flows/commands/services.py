@@ -1,11 +1,10 @@
 """The commands that start and stop a Prefect server and a worker on this machine."""
 
-import subprocess
+import os
 import sys
+from typing import NoReturn
 
 import typer
-
-from flows.commands.options import end
 
 commands = typer.Typer()
 
@@ -19,15 +18,16 @@ def up() -> None:
     default: .prefect in the current folder), LISTEN, PORT, DB, SCHEDULES, NOTIFY, CREDENTIALS; see
     docs/how-to/deploy.md.
     """
-    end(_run("up"))
+    _become("up")
 
 
 @commands.command()
 def down() -> None:
     """Stop them; runs save a checkpoint first."""
-    end(_run("down"))
+    _become("down")
 
 
-def _run(command: str) -> int:
+def _become(command: str) -> NoReturn:
+    """Replace this process, so that Ctrl-C reaches only the one that can put things in order."""
     # -P: import the installed package, whatever the current folder holds.
-    return subprocess.run([sys.executable, "-P", "-m", "deployments.local", command], check=False).returncode
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "deployments.local", command])

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import psutil
@@ -27,6 +28,7 @@ from tests.flows.conftest import Done
 from tests.flows.local_stack import Local
 from tests.processes import alive, descendants, wait_until
 from tests.support import small_values, steps_recorded, write_traps
+from trainer.common.errors import EXIT_PREEMPTED
 from trainer.config.files import parse_yaml
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
@@ -77,6 +79,27 @@ def test_up_can_be_repeated_and_down_stops_a_run_that_saves_its_state(local: Loc
     assert not [pid for pid in family if alive(pid)]
     assert any(path.name.startswith("step-") for path in store.glob("runs/*/checkpoints/*")), "it saved before it ended"
     assert local.say("down") == f"nothing was running that was started with PREFECT_HOME={local.home}\n"
+
+
+@pytest.mark.long
+def test_an_interrupted_up_says_so_and_puts_back_what_a_person_changed(local: Local) -> None:
+    local.say("up")
+
+    def found() -> Any:
+        return local.ask("GET", "deployments/name/data-to-model/pretrain")
+
+    new = found()
+    mine = {"job": {**new["parameters"]["job"], "name": "mine"}}
+    local.ask("PATCH", f"deployments/{new['id']}", json={"parameters": mine})
+    up = subprocess.Popen(
+        [sys.executable, "-m", "flows.command", "up"],
+        cwd=ROOT, env=local.env, start_new_session=True, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait_until(lambda: found()["parameters"] == new["parameters"], 120)
+    os.killpg(up.pid, signal.SIGINT)  # as Ctrl-C in a terminal: also to `prefect deploy`
+    _, said = up.communicate(timeout=60)
+    assert (up.returncode, said) == (EXIT_PREEMPTED, "\ninterrupted; `headrace up` can be repeated\n")
+    assert found()["parameters"] == mine
 
 
 def test_schedules_of_others_are_left_alone(server: dict[str, str]) -> None:
