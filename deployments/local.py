@@ -108,7 +108,7 @@ def up() -> int:
             "`headrace up` start it with those of this shell\n"
         )
     print(f"server and UI   {api.removesuffix('/api')}\nlogs            {HOME / 'server.log'}, {HOME / 'worker.log'}")
-    print(f"\nexport PREFECT_API_URL={api}\nprefect deployment run data-to-model/pretrain")
+    print(f"\n{_exports(settings)}\nprefect deployment run data-to-model/pretrain")
     print("\n`headrace down` (or `make down`) stops both.")
     return 0
 
@@ -324,6 +324,16 @@ def _api(settings: Settings) -> str:
         address = ipaddress.ip_address(host)
         host = "127.0.0.1" if address.is_unspecified else f"[{host}]" if address.version == 6 else host
     return f"http://{host}:{settings['PORT']}/api"
+
+
+def _exports(settings: Settings) -> str:
+    """What a shell needs to use the server; secrets are not shown."""
+    address = f"export PREFECT_API_URL={_api(settings)}"
+    return (
+        f"{address}\nexport PREFECT_API_AUTH_STRING=user:password  # that of the server"
+        if settings[PASSWORD]
+        else address
+    )
 
 
 def _client(settings: Settings) -> httpx.Client:

@@ -19,7 +19,7 @@ from tests import ROOT
 from tests.docs.fields import fields_of
 from tests.docs.pages import DOCS, PAGES, Block, blocks, commands, name_of
 from tests.trainer.preparing import job_of, run
-from trainer.config.files import parse_yaml, validate_job
+from trainer.config.files import override, parse_yaml, validate_job
 from trainer.data.decisions import CorpusDecisions
 from trainer.store.checked_files import BLOCK_BYTES
 
@@ -51,6 +51,17 @@ def test_a_command_line_is_one_that_headrace_takes(block: Block, line: str) -> N
     for word in (each for each in given if "=" in each):
         path = word.partition("=")[0]
         assert path in fields_of(name), f"{block}: {path} is no setting of {name}"
+
+
+def test_an_example_of_a_deployment_finds_the_server_and_fits_the_deployed_job() -> None:
+    deployed = parse_yaml((ROOT / "deployments" / "prefect.yaml").read_text("utf-8"))["deployments"]
+    (job,) = [each["parameters"]["job"] for each in deployed if each["name"] == "pretrain"]
+    found = [block for block in blocks("") + blocks("sh") if "headrace up\n" in block.text]
+    for block in found:
+        assert "prefect" not in block.text.partition("export PREFECT_API_URL=")[0], f"{block}: finds no deployment"
+        for words in re.findall(r"data-to-model/pretrain -p 'set=(.*)'", block.text):
+            override(validate_job(SCHEMAS["pipeline.json"], job, str(block)), json.loads(words))
+    assert len(found) >= 2
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -21,7 +21,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from deployments.local import ADDRESS, DEFAULTS, LAST, _client, _kept_by, _write_samples, own_path
+from deployments.local import ADDRESS, DEFAULTS, LAST, _client, _exports, _kept_by, _write_samples, own_path
 from deployments.registration import ENGINE, _block, _schedules
 from tests import ROOT
 from tests.flows.conftest import Done
@@ -255,6 +255,12 @@ def test_schedules_that_are_left_empty_stay_as_they_are(tmp_path: Path) -> None:
 
 
 OWN, PASSWORD = {"LISTEN": "localhost", "DB": "sqlite+aiosqlite:///own.db"}, "PREFECT_SERVER_API_AUTH_STRING"
+
+
+def test_a_shell_is_told_that_it_needs_the_password() -> None:
+    open_to_all, guarded = _exports(DEFAULTS), _exports({**DEFAULTS, PASSWORD: "me:secret"})
+    assert open_to_all == "export PREFECT_API_URL=http://127.0.0.1:4200/api"
+    assert guarded.startswith(f"{open_to_all}\nexport PREFECT_API_AUTH_STRING=") and "secret" not in guarded
 
 
 @contextmanager
