@@ -1,7 +1,8 @@
 """Reschedule crashed flow runs as long as they make progress: the flow of the deployment `watchdog/watchdog`.
 
 A crash (the flow's process was killed, its machine is gone) is not a failure, so Prefect's retries do not apply. The
-automation in deployments/automations.yaml marks runs without heartbeats as crashed; each crash starts this flow.
+automations in deployments/automations.yaml mark runs without heartbeats, and those that do not start, as crashed; each
+crash starts this flow.
 """
 
 from collections.abc import Mapping

@@ -7,17 +7,19 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import httpx
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import FlowRun, Log
 from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Cancelling
+from prefect.states import Cancelling, Pending, Submitting
 
 from deployments.local import UNLESS_SET, own_path
 from tests import ROOT
@@ -78,12 +80,29 @@ class Serving:
             )  # fmt: skip
             assert said.returncode == 0, said.stdout + said.stderr
 
-    def run(self, deployment: str, job: dict[str, Any]) -> UUID:
+    def run(self, deployment: str, job: dict[str, Any], after: timedelta = timedelta()) -> UUID:
         """Schedule a flow run, as `prefect deployment run` does."""
         with temporary_settings({PREFECT_API_URL: self.address}):
-            started = run_deployment(deployment, parameters={"job": job}, timeout=0)
+            due = datetime.now(UTC) + after
+            started = run_deployment(deployment, parameters={"job": job}, timeout=0, scheduled_time=due)
             assert isinstance(started, FlowRun)
             return started.id
+
+    def take(self, flow_run: UUID) -> None:
+        """Take a flow run like a worker that is about to start it."""
+        with temporary_settings({PREFECT_API_URL: self.address}), get_client(sync_client=True) as client:
+            client.set_flow_run_state(flow_run, Pending(), force=True)
+            client.set_flow_run_state(flow_run, Submitting())
+
+    def set_patience(self, automation: str, seconds: float) -> None:
+        """Set the seconds for which an automation waits."""
+        with httpx.Client(base_url=self.address) as client:
+            (found,) = [
+                each for each in client.post("/automations/filter", json={}).json() if each["name"] == automation
+            ]
+            given = {name: found[name] for name in ("name", "description", "enabled", "actions")}
+            changed = {**given, "trigger": {**found["trigger"], "within": seconds}}
+            client.put(f"/automations/{found['id']}", json=changed).raise_for_status()
 
     def cancel(self, flow_run: UUID) -> None:
         """Cancel a flow run like the button in the UI."""

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from trainer.common.errors import EXIT_PREEMPTED
 __all__ = ["served"]
 
 pytestmark = pytest.mark.slow
+
+NOT_STARTED = "headrace: runs that do not start have crashed"
 
 PATIENCE = 240.0
 """Seconds for what a server, a worker and a trainer do one after the other; they do it in a tenth of that when left
@@ -85,6 +88,21 @@ def test_a_flow_that_is_killed_leaves_no_orphan_and_the_watchdog_has_it_finished
     assert [r["step"] for r in starts if r["kind"] == "train"] == list(range(1, 41)), (
         "no step is lost, none is told twice"
     )
+
+
+@pytest.mark.deep
+def test_a_run_that_a_worker_took_and_never_started_is_started_again(
+    served: Serving, done: Done, raw: Path, tmp_path: Path
+) -> None:
+    store = prepared(done, tmp_path / "store")
+    flow_run = served.run("train-model/train", small_values(raw, store, **SETTINGS), after=timedelta(days=1))
+    served.set_patience(NOT_STARTED, 10.0)  # instead of half an hour
+    served.take(flow_run)
+    wait_until(lambda: served.state_of(flow_run) != "PENDING", PATIENCE)
+    served.set_patience(NOT_STARTED, 1800.0)  # for the new start, and other tests
+    wait_until(lambda: served.state_of(flow_run) == "COMPLETED", PATIENCE)
+    assert final_bytes(store) == final_bytes(done.store)
+    assert served.look(flow_run).labels["headrace.deaths"] == 1
 
 
 @pytest.mark.long
