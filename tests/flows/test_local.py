@@ -59,7 +59,7 @@ def test_up_can_be_repeated_and_down_stops_a_run_that_saves_its_state(local: Loc
     assert (
         len(before["deployments"]) == len(deployed)
         and before["work_pools"] == ["local"]
-        and len(before["automations"]) == 2
+        and len(before["automations"]) == 3
     )
     assert local.worker() == worker
 

@@ -116,7 +116,7 @@ def endless(raw: Path, store: Path, name: str) -> dict[str, Any]:
 def test_everything_is_deployed_and_kept_in_postgres(stack: Operated) -> None:
     deployed = parse_yaml((ROOT / "deployments" / "prefect.yaml").read_text())["deployments"]
     assert stack.names("deployments") == sorted(each["name"] for each in deployed)
-    assert len(stack.names("automations")) == 4
+    assert len(stack.names("automations")) == 5
     assert {"headrace-devices", "headrace-tokenization"} <= set(stack.names("v2/concurrency_limits"))
     assert stack.names("variables") == ["headrace_credentials"]
     assert not list(stack.home.glob("*.db")), "no SQLite beside it"
