@@ -34,6 +34,7 @@ from trainer.common.errors import (
     TokenizerError,
 )
 from trainer.common.progress import silent
+from trainer.config.files import override
 from trainer.config.models import LoraConfig
 from trainer.data.chat.encoded import open_chat
 from trainer.data.chat.messages import read_pair
@@ -179,6 +180,22 @@ def test_a_loss_has_the_defaults_of_its_paper(tmp_path: Path) -> None:
         assert (training.beta, training.gamma) == expected
     given = preference_job(tmp_path, tmp_path / "store", "x", training__loss="simpo", training__beta=2.5)
     assert (given.training.beta, given.training.gamma) == (2.5, 1.0)
+    null = preference_job(tmp_path, tmp_path / "store", "x", training__loss="simpo", training__gamma=None)
+    assert null.training.gamma == 1.0
+
+
+def test_another_loss_replaces_the_defaults_of_the_one_before_but_not_what_was_set(tmp_path: Path) -> None:
+    simpo = preference_job(tmp_path, tmp_path / "store", "x", training__loss="simpo")
+    training = override(simpo, ["training.loss=dpo"]).training
+    assert (training.beta, training.gamma) == (0.1, None)
+    given = preference_job(tmp_path, tmp_path / "store", "x", training__loss="simpo", training__beta=2.5)
+    assert override(given, ["training.loss=dpo"]).training.beta == 2.5
+
+
+@pytest.mark.parametrize("loss", [["simpo"], {}])
+def test_a_loss_that_is_no_name_is_refused(loss: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"training\.loss: expected 'dpo', 'ipo', 'simpo' or 'orpo', found the"):
+        preference_job(tmp_path, tmp_path / "store", "x", training__loss=loss)
 
 
 def plain_sums(folder: Path, pairs: Path) -> list[list[float]]:

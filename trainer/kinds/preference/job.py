@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, field_validator, model_validator
 
 from trainer.config.chat import AnswersConfig, ChatModelConfig, ConversationsConfig, ConversationsJob
 from trainer.config.labelled import FinetuneTrainingConfig
@@ -66,12 +66,17 @@ class PreferenceTrainingConfig(FinetuneTrainingConfig):
         default=0.0, ge=0, lt=0.5, description="dpo: the assumed probability that chosen and rejected are swapped"
     )
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _defaults_of_the_loss(cls, values: Any) -> Any:
+    def _defaults_of_the_loss(cls, values: Any, make: ModelWrapValidatorHandler[Self]) -> Self:
+        """Add the defaults of the loss, also for null. They do not count as set: another loss has others."""
         if not isinstance(values, dict):
-            return values
-        return {**DEFAULTS.get(values.get("loss", "dpo"), {}), **values}
+            return make(values)
+        usual = next((own for loss, own in DEFAULTS.items() if values.get("loss") == loss), {})
+        added = {name: value for name, value in usual.items() if values.get(name) is None}
+        made = make({**values, **added})
+        made.model_fields_set.difference_update(added)
+        return made
 
     @model_validator(mode="after")
     def _go_with_the_loss(self) -> Self:
