@@ -100,7 +100,11 @@ class EvaluationConfig(Schema):
     max_windows: int | None = Field(
         default=None, ge=1, description="windows per corpus, evenly spaced; default: all held-out text"
     )
-    prompts: list[str] = Field(default=[], description="texts that the finished model continues, as samples")
+    prompts: list[str] = Field(
+        default=[],
+        description="texts that the finished model continues, as samples; if a text and new_tokens exceed the model's "
+        "positions, only the text's end is read",
+    )
     new_tokens: int = Field(default=48, ge=1, description="tokens per continuation")
     temperature: float = Field(default=0.8, ge=0, description="sampling temperature; 0: greedy decoding")
     top_k: int = Field(default=50, ge=1, description="sample from this many most likely tokens")

@@ -86,3 +86,13 @@ def test_a_prompt_of_any_length_is_continued_from_its_end_within_the_models_posi
     (expected,) = write(model, tokenizer, kept, new_tokens=new_tokens, temperature=0.0)
     assert continuation == expected
     assert continuation
+
+
+def test_a_prompt_whose_beginning_is_not_read_is_warned_of(
+    model: PreTrainedModel, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(model, tokenizer, "abcdefgh", new_tokens=8)
+    assert not caplog.text
+    write(model, tokenizer, "abcdefgh", new_tokens=14)
+    told = "only the end of a prompt of 8 tokens is continued, 2 tokens: the model has 16 positions"
+    assert told in caplog.text

@@ -9,6 +9,7 @@ from typing import cast
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
 
+from trainer.common.display import plural
 from trainer.common.errors import ConfigError, TokenizerError
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
@@ -37,6 +38,9 @@ from trainer.training.sharding import is_sharded, sharding_group
 
 log = logging.getLogger(__name__)
 
+SHOWN = 60
+"""Characters of a prompt that a message shows."""
+
 
 def continue_prompts(
     model: PreTrainedModel, tokenizer: Tokenizer, eos_id: int, options: EvaluationConfig, runtime: Runtime
@@ -54,12 +58,19 @@ def continue_prompts(
 def _continue(
     model: PreTrainedModel, tokenizer: Tokenizer, eos_id: int, options: EvaluationConfig, check: Callable[[], None]
 ) -> list[Sample]:
-    samples = []
+    samples, positions = [], most_positions(model.config)
+    kept = max(1, positions - options.new_tokens)
     for prompt in options.prompts:
         check()
         ids = tokenizer.encode(prompt, add_special_tokens=False).ids or [eos_id]
+        if len(ids) > kept:
+            log.warning(
+                "only the end of a prompt of %d tokens is continued, %s: the model has %d positions, and "
+                "evaluation.new_tokens is %d; lower it, or shorten the prompt %r",
+                len(ids), plural(kept, "token"), positions, options.new_tokens, prompt[:SHOWN],
+            )  # fmt: skip
         said = continue_tokens(
-            model, ids[-max(1, most_positions(model.config) - options.new_tokens) :], options.new_tokens, eos_id,
+            model, ids[-kept:], options.new_tokens, eos_id,
             options.temperature, options.top_k, options.seed, together=is_sharded(model),
         )  # fmt: skip
         samples.append(Sample(prompt=prompt, continuation=tokenizer.decode(said)))
