@@ -105,6 +105,15 @@ def test_ranks_and_batch_are_looked_at_together(raw: Path, stocked: Path) -> Non
     assert (found.ranks, found.plan.micro_batch) == (2, 4)
 
 
+def test_prompts_that_nothing_continues_without_held_out_text_are_warned_of(
+    raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    preflight(small_job(raw, tmp_path / "store", data__validation_fraction=0, evaluation__prompts=[]), silent())
+    assert "continues no" not in caplog.text
+    preflight(small_job(raw, tmp_path / "store", data__validation_fraction=0), silent())
+    assert "validation_fraction is 0: the model is not evaluated, and continues no evaluation.prompts" in caplog.text
+
+
 def test_a_corpus_smaller_than_a_window_is_refused_once_its_tokens_are_counted(raw: Path, tmp_path: Path) -> None:
     (tmp_path / "small.txt").write_text("a few words\n" * 3)
     corpora = [{"name": "small", "paths": [f"{tmp_path}/small.txt"]}]

@@ -1,5 +1,6 @@
 """Checks before long work starts: inputs, store, devices, model, batches; and estimates of memory and disk space."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import combinations
@@ -47,6 +48,8 @@ from trainer.store.probes import check_writable
 from trainer.store.storage import Store
 from trainer.training.identity import check_origin, check_settings
 
+log = logging.getLogger(__name__)
+
 NOTHING = dict.fromkeys(("documents", "validation_documents", "tokens", "validation_tokens"), 0)
 """Counts of a corpus without shards."""
 
@@ -63,6 +66,11 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     check_stop()
     check_origin(store, job)
     ranks = check_optimization(job)
+    if job.evaluation.prompts and not job.holds_out:
+        log.warning(
+            "data.validation_fraction is 0: the model is not evaluated, and continues no evaluation.prompts; raise it "
+            "to hold out some text"
+        )
     sources = {corpus.name: find_sources(corpus) for corpus in job.data.corpora}
     preparation = job.preparation()
     data = find_prepared(preparation)
