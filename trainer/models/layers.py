@@ -3,7 +3,7 @@
 from collections import Counter
 
 from torch import nn
-from transformers import PretrainedConfig
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from trainer.common.errors import ConfigError
@@ -40,6 +40,15 @@ def refuse_skipping(config: PretrainedConfig | None) -> None:
                 f"(training.sharding: fsdp) or get different weights; set {setting} to 0, or train on one rank with "
                 "training.sharding: none"
             )
+
+
+def require_checkpointing(model: PreTrainedModel) -> None:
+    """Raise `ConfigError` if a model's code cannot recompute its activations."""
+    if not model.supports_gradient_checkpointing:
+        raise ConfigError(
+            f"training.gradient_checkpointing is true, but transformers does not support it for a "
+            f"{model.config.model_type!r} model; remove it, or set a smaller training.micro_batch to save memory"
+        )
 
 
 def require_blocks(model: nn.Module, kind: str) -> list[nn.Module]:

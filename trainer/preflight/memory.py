@@ -15,6 +15,7 @@ from trainer.config.training import OptimizationConfig, TrainingConfig
 from trainer.data.step_plan import divide_batch
 from trainer.models.adapters import count_trained
 from trainer.models.causal import Units, count_units
+from trainer.models.layers import require_checkpointing
 from trainer.training.part_saver import FILE_BYTES
 from trainer.training.runtime import count_gpus
 from trainer.training.step import FLOAT_BYTES, state_bytes
@@ -66,9 +67,11 @@ class Activations(NamedTuple):
 def measure_size(job: RunJob, model: PreTrainedModel, ranks: int, length: int, kept: Activations | None = None) -> Size:
     """The size of a model, which may be on no device, and the memory to train it on rows of `length` tokens.
 
-    Its activations are estimated if `kept` is not given.
+    Its activations are estimated if `kept` is not given. Raises `ConfigError` if it cannot be trained as configured.
     """
     training, config = job.training, model.config
+    if training.gradient_checkpointing:
+        require_checkpointing(model)
     counted, state = count_trained(model), state_bytes(model, training)
     units = count_units(model) if training.sharding == "fsdp" else None
     kept = kept or guess_activations(config, training)

@@ -114,6 +114,15 @@ def test_prompts_that_nothing_continues_without_held_out_text_are_warned_of(
     assert "validation_fraction is 0: the model is not evaluated, and continues no evaluation.prompts" in caplog.text
 
 
+def test_recomputed_activations_are_refused_for_a_model_whose_code_cannot(raw: Path, tmp_path: Path) -> None:
+    sizes = {"n_embd": 32, "dff": 64, "n_layer": 1, "n_head": 2}
+    ctrl = small_job(raw, tmp_path / "store", model__config={"model_type": "ctrl", **sizes})
+    preflight(ctrl, silent())
+    checkpointing = ctrl.training.model_copy(update={"gradient_checkpointing": True})
+    message = refused(ctrl.model_copy(update={"training": checkpointing}), ConfigError)
+    assert "gradient_checkpointing is true, but transformers does not support it for a 'ctrl' model" in message
+
+
 def test_a_corpus_smaller_than_a_window_is_refused_once_its_tokens_are_counted(raw: Path, tmp_path: Path) -> None:
     (tmp_path / "small.txt").write_text("a few words\n" * 3)
     corpora = [{"name": "small", "paths": [f"{tmp_path}/small.txt"]}]
