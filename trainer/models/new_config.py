@@ -27,7 +27,10 @@ log = logging.getLogger(__name__)
 MARKS = {"architectures", "transformers_version"}
 """Keys that only `save_pretrained` writes."""
 
-NOT_OF_THE_MODEL = {*MARKS, "dtype", "torch_dtype", "auto_map", "quantization_config", "tokenizer_class"}
+TYPES = {"dtype", "torch_dtype"}
+"""Names of the type of a stored model's weights."""
+
+NOT_OF_THE_MODEL = {*MARKS, *TYPES, "auto_map", "quantization_config", "tokenizer_class"}
 """Keys about files and code, which do not apply to a new model: it is built in float32 by code of transformers."""
 
 TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -68,7 +71,12 @@ def take_published(
 
 
 def check_keys(values: dict[str, Any], default: PretrainedConfig, where: str) -> None:
-    """Raise `ConfigError` for a key unknown to the family."""
+    """Raise `ConfigError` for a key unknown to the family, and for the type of weights, which are always float32."""
+    if typed := sorted(TYPES & values.keys()):
+        raise ConfigError(
+            f"{where}: {typed[0]} has no effect: the weights of a new model are float32; remove it, and set "
+            "training.precision for the arithmetic of training"
+        )
     for key, value in values.items():
         if not is_known(key, value, default):
             raise ConfigError(_unknown(key, default, where))

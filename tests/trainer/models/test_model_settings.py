@@ -32,6 +32,12 @@ def test_a_misspelt_key_is_refused_with_the_one_that_was_meant() -> None:
     assert refused(new(n_layers=2)) == "model.config: unknown key 'n_layers' for 'gpt2'; did you mean 'n_layer'?"
 
 
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+def test_a_type_of_weights_that_a_new_model_would_not_have_is_refused(key: str) -> None:
+    expected = f"model.config: {key} has no effect: the weights of a new model are float32; remove it"
+    assert refused(new(**{key: "bfloat16"})).startswith(expected)
+
+
 def test_a_misspelt_key_in_a_file_is_refused_with_the_files_name(tmp_path: Path) -> None:
     path = tmp_path / "model.json"
     path.write_text(json.dumps({**SMALL_MODEL, "n_heads": 2}))
