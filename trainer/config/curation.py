@@ -182,7 +182,9 @@ class FunctionRule(Rule):
     kind: Literal["function"] = Field(description="a user-defined function")
     function: str = Field(pattern=FUNCTION, description="module:function, importable by Python")
     least_value: float | None = Field(
-        default=None, description="smallest returned value that is kept; true counts as 1, false as 0; default 1"
+        default=None,
+        description="smallest returned value that is kept; true counts as 1, false as 0; default: 1, or none if "
+        "most_value is set",
     )
     most_value: float | None = Field(default=None, description="largest returned value that is kept")
 

@@ -114,6 +114,7 @@ class EvaluateJob(Schema):
     )
     shards: list[Annotated[Key, Field(pattern=SHARD_SET)]] | None = Field(
         default=None,
+        min_length=1,
         description="for a language model: shard sets in the store, such as shards/code-0123456789abcdef; default: "
         "those of its training",
     )

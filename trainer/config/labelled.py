@@ -277,6 +277,7 @@ class MeasurementConfig(BatchConfig):
     batch: int = Field(default=32, ge=1, description="examples per forward pass")
     metrics: list[str] | None = Field(
         default=None,
+        min_length=1,
         description="metrics: a name (accuracy, f1, glue/mrpc, …), the path of an `evaluate` module, or hub:NAME for "
         "one of the hub. Default for a GLUE data set: those of its task; for classification: accuracy and f1; "
         "multi-label: subset_accuracy, f1_micro and f1_macro; regression: pearsonr and spearmanr; tokens: seqeval if "

@@ -6,7 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from trainer.config.corpora import CorpusConfig
-from trainer.config.jobs import PipelineJob, PrepareJob
+from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob
+from trainer.config.labelled import MeasurementConfig
 from trainer.config.schema import Schema
 from trainer.config.training import TrainingConfig
 
@@ -132,6 +133,11 @@ def test_evaluation_during_training_needs_held_out_text() -> None:
 )
 def test_a_corpus_that_cannot_be_read_so_is_refused(values: dict[str, Any], problem: str) -> None:
     assert problem in refusal(CorpusConfig, {**CORPUS, **values})
+
+
+def test_a_list_that_would_stand_for_the_default_is_refused() -> None:
+    assert "at least 1 item" in refusal(MeasurementConfig, {"metrics": []})
+    assert "at least 1 item" in refusal(EvaluateJob, {"store": "store", "checkpoint": "run", "shards": []})
 
 
 def test_every_field_of_every_schema_is_described() -> None:
