@@ -78,9 +78,10 @@ class InRanks:
         return in_ranks(self._runtime, self._progress)(name, job, **made)
 
     def preflight(self, job: Any) -> AnyPreflight:
+        from trainer.pipelines.any_kind import preflight
         from trainer.preflight.resources import require_checkpoint_room
 
-        checked: AnyPreflight = self._runtime.on_first(lambda: kind_of(job).preflight(job, silent()), AT_THE_START)
+        checked = self._runtime.on_first(lambda: preflight(job, silent()), AT_THE_START)
         self._runtime.on_each(lambda: require_checkpoint_room(Store(job.store), checked.checkpoint_bytes))
         return checked
 

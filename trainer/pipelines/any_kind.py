@@ -1,5 +1,7 @@
 """Stage functions for jobs of any kind: preflight, training and evaluation."""
 
+import logging
+
 from trainer.common.progress import Progress
 from trainer.config.jobs import EvaluateJob
 from trainer.evaluation.harness_identity import identify_harness
@@ -7,11 +9,13 @@ from trainer.evaluation.measurement import evaluate
 from trainer.kinds.kind import AnyJob, LazyFunction, identify_checkpoint, kind_of
 from trainer.records.evaluations import Result
 from trainer.records.plans import RunPlan
-from trainer.records.results import AnyPreflight
+from trainer.records.results import AnyPreflight, Preflight
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 from trainer.training import run
 from trainer.training.identity import TrainingData
+
+log = logging.getLogger(__name__)
 
 
 def train(
@@ -22,8 +26,10 @@ def train(
 
 
 def preflight(job: AnyJob, progress: Progress) -> AnyPreflight:
-    """Check the job before long work starts; raise a `PipelineError` if something is wrong."""
+    """Check the job before long work starts, and log its warnings; raise a `PipelineError` if something is wrong."""
     found: AnyPreflight = kind_of(job).preflight(job, progress)
+    for told in found.warnings if isinstance(found, Preflight) else ():
+        log.warning("%s", told)
     return found
 
 

@@ -15,6 +15,7 @@ from trainer.config.labelled import FinetuneTrainingConfig
 from trainer.config.training import TrainingConfig
 from trainer.kinds.labelled.preflight import labelled_preflight
 from trainer.kinds.pretraining.preflight import preflight
+from trainer.pipelines import any_kind
 from trainer.preflight.resources import cautions
 
 
@@ -66,7 +67,7 @@ def test_the_preflights_tell_them(
     assert "training.learning_rate is 5, which is high" in caplog.text
 
 
-def test_files_that_two_corpora_hold_are_told(raw: Path, tmp_path: Path) -> None:
+def test_files_that_two_corpora_hold_are_told(raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     job = small_job(raw, tmp_path / "store")
     assert not preflight(job, silent()).warnings
     one, other = job.data.corpora
@@ -74,3 +75,5 @@ def test_files_that_two_corpora_hold_are_told(raw: Path, tmp_path: Path) -> None
     shared = job.model_copy(update={"data": job.data.model_copy(update={"corpora": [one, both]})})
     (told,) = preflight(shared, silent()).warnings
     assert re.fullmatch(rf"\d+ files of corpus {one.name} \(.*\) are in {other.name} too and count in both", told)
+    any_kind.preflight(shared, silent())  # as in a job that is not a dry run
+    assert told in caplog.messages
