@@ -68,3 +68,15 @@ def test_ten_thousand_shards_and_a_late_turn_are_no_obstacle() -> None:
     (window,) = order.windows(turns(10**13, 1))
     assert window // 10**7 in order.shards(10**13, 10**13)
     assert len(order.shards(10**13, 10**13)) == 32
+
+
+def test_the_order_of_a_seed_is_the_one_that_older_runs_began_with() -> None:
+    order = CorpusOrder(7, "code", COUNTS, 3)
+    assert order.windows(turns(2 * PASS + 30, 10)).tolist() == [63, 71, 51, 54, 66, 49, 52, 30, 23, 12]
+    assert order.windows(turns(2 * PASS + 80, 8)).tolist() == [102, 110, 89, 114, 78, 106, 109, 105]
+
+
+def test_the_windows_of_one_group_come_in_another_order_in_each_pass() -> None:
+    order = CorpusOrder(7, "code", [500], 1)
+    passes = [order.windows(turns(number * 500, 500)).tolist() for number in range(3)]
+    assert passes[0] != passes[1] != passes[2] != passes[0]

@@ -60,3 +60,11 @@ def test_texts_of_one_length_are_mixed_however_the_file_is_sorted(lengths: np.nd
     first, second = (epoch(EpochOrder(0, lengths, 8, True), number, 2000, 8) for number in (0, 1))
     assert np.mean([len(set(labels[batch].tolist())) == 1 for batch in first]) < 0.05
     assert len({frozenset(b.tolist()) for b in first} & {frozenset(b.tolist()) for b in second}) < 5
+
+
+def test_the_order_of_a_seed_is_the_one_that_older_runs_began_with() -> None:
+    lengths = np.arange(100) * 7 % 31
+    sorted_by_length, permuted = (EpochOrder(3, lengths, 8, by_length) for by_length in (True, False))
+    assert sorted_by_length.examples(40).tolist() == [23, 85, 54, 45, 14, 5, 27, 89]
+    assert sorted_by_length.examples(47).tolist() == [84, 53, 66, 88, 48, 70, 61, 92]
+    assert permuted.examples(40).tolist() == [79, 39, 15, 99, 81, 41, 5, 9]
