@@ -18,7 +18,7 @@ from trainer.config.runs import PromotionConfig
 from trainer.models.pretrained import find_model
 from trainer.preflight.resources import check_optimization
 from trainer.records.basis import TextBasis
-from trainer.records.results import Verdict
+from trainer.records.results import Remeasured, Verdict
 from trainer.records.sealed import sealed_bytes, write_sealed
 from trainer.records.shapes import Move
 from trainer.registry.gate import judge
@@ -113,11 +113,12 @@ def test_a_figure_that_misses_the_threshold_by_little_does_not_seem_to_reach_it(
     assert verdict == Verdict(passed=False, reason=f"{metric} {found} is not {side} 0.82")
 
 
-def test_what_cannot_be_compared_with_the_champions_figure_is_told_with_the_way_out() -> None:
-    verdict = judge(gate(metric="loss", better_by=0.1), "runs/new", "g", {"loss": 1.0}, [champion(math.nan)], ON)
+@pytest.mark.parametrize("found", [math.nan, math.inf])
+def test_what_cannot_be_compared_with_the_champions_figure_is_told_with_the_way_out(found: float) -> None:
+    verdict = judge(gate(metric="loss", better_by=0.1), "runs/new", "g", {"loss": 1.0}, [champion(found)], ON)
     assert not verdict.passed
     assert verdict.reason == (
-        "loss 1.0000, but that of the champion is nan, with which nothing can be compared; use `headrace promote`"
+        f"loss 1.0000, but that of the champion is {found}, with which nothing can be compared; use `headrace promote`"
     )
 
 
@@ -151,6 +152,16 @@ def test_what_another_model_took_the_place_of_does_not_come_again_by_a_threshold
     verdict = judge(gate(threshold=3), "runs/old", "f", {"loss": 2.0}, [old, new])
     assert not verdict.passed and "until runs/new replaced it" in verdict.reason
     assert judge(gate(better_by=0.1), "runs/old", "f", {"loss": 1.2}, [old, new], ON).passed
+
+
+def test_figures_that_were_measured_of_a_former_champion_do_not_count_for_the_present_one() -> None:
+    elsewhere = ON.model_copy(update={"held_out": {"code": "cd"}})
+    former = Remeasured(run="runs/former", fingerprint="f", scores={"loss": 5.0}, measured_on=elsewhere)
+    asked, found = gate(better_by=0.1), {"loss": 3.0}
+    verdict = judge(asked, "runs/new", "new", found, [champion(2.0)], elsewhere, former)
+    assert not verdict.passed and "run the job again to measure the champion again" in verdict.reason
+    present = former.model_copy(update={"run": "runs/old"})
+    assert judge(asked, "runs/new", "new", found, [champion(2.0)], elsewhere, present).passed
 
 
 def test_a_model_is_judged_by_the_champion_whose_place_it_takes(atomic_store: Store) -> None:
