@@ -1,12 +1,13 @@
 """Sealed files: any change, another place and a checksum that is gone are noticed."""
 
+import hashlib
 import json
 from typing import Any
 
 import pytest
 
 from trainer.common.errors import ArtifactError
-from trainer.records.sealed import read_sealed, seal_line, sealed_number, unseal_line, write_sealed
+from trainer.records.sealed import read_listed, read_sealed, seal_line, sealed_number, unseal_line, write_sealed
 from trainer.records.shapes import remedy_of
 from trainer.store.storage import Store
 
@@ -72,6 +73,19 @@ def test_what_is_no_sealed_object_is_refused_by_its_path(sealed: Store, content:
     sealed.write_bytes(KEY, content)
     with pytest.raises(ArtifactError, match=r"runs/one/plan\.json is damaged"):
         read_sealed(sealed, KEY)
+
+
+def test_a_listed_file_with_other_content_than_its_manifest_says_is_refused(empty_store: Store) -> None:
+    key, content = "shards/code-1/sources.json", b'[{"bytes": 1}]'
+    empty_store.write_bytes(key, content)
+    sha256 = hashlib.sha256(content).hexdigest()
+    assert read_listed(empty_store, key, sha256) == [{"bytes": 1}]
+    assert read_listed(empty_store, key, None) is None
+    empty_store.write_bytes(key, content.replace(b"1", b"2"))
+    with pytest.raises(
+        ArtifactError, match=r"sources\.json is damaged: it does not match the checksum in its manifest"
+    ):
+        read_listed(empty_store, key, sha256)
 
 
 def test_a_line_is_a_json_object_whose_checksum_is_of_its_bytes_its_number_and_its_place() -> None:
