@@ -122,6 +122,14 @@ def test_a_shard_that_is_replaced_while_others_are_read_is_compared_again(
         shards.read(0, 0, 10)
 
 
+def test_a_shard_that_is_cut_short_after_it_was_compared_gives_no_fewer_tokens(tmp_path: Path) -> None:
+    folder, shards = shards_in(tmp_path, 1)
+    shards.read(0, 0, TOKENS)
+    os.truncate(folder / "shard-00000.bin", TOKENS)
+    with pytest.raises(ArtifactError, match=r"shard-00000\.bin does not match its checksum"):
+        shards.read(0, TOKENS // 2 - 5, TOKENS // 2 + 5)
+
+
 @pytest.mark.parametrize("damage", ["cut short", "missing", "sums rotten", "sums missing"])
 def test_what_is_cut_short_or_missing_is_refused_by_name(damage: str, tmp_path: Path) -> None:
     folder, shards = shards_in(tmp_path, 1)
