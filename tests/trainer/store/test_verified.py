@@ -87,6 +87,17 @@ def test_a_flipped_bit_is_found_though_the_files_time_was_set_back(settled: Path
         require_content(settled, SHA256)
 
 
+def test_a_bit_that_rotted_without_a_trace_stays_found_once_it_was_looked_at(settled: Path) -> None:
+    require_content(settled, SHA256, linked=True)
+    before = settled.stat()
+    flip(settled)
+    os.utime(settled, ns=(before.st_atime_ns, before.st_mtime_ns))
+    require_content(settled, SHA256, linked=True)  # it looks unchanged
+    for anew in (True, False):
+        with pytest.raises(WrongContent, match="does not match its checksum"):
+            require_content(settled, SHA256, anew, linked=True)
+
+
 def test_a_file_that_was_just_written_is_not_remembered(tmp_path: Path, reads: list[str], memory: Path) -> None:
     path = tmp_path / "new"
     path.write_bytes(CONTENT)
@@ -153,6 +164,11 @@ def test_what_nobody_has_used_for_long_is_forgotten(settled: Path, memory: Path)
     require_content(settled, SHA256)
     forget_unused()
     (record,) = records(memory)
-    os.utime(record, (0, time.time() - UNUSED_SECONDS - 60))
+    long_ago = time.time() - UNUSED_SECONDS - 60
+    os.utime(record, (0, long_ago))
+    require_content(settled, SHA256)
+    forget_unused()
+    assert records(memory) == [record], "it was used again"
+    os.utime(record, (0, long_ago))
     forget_unused()
     assert records(memory) == []
