@@ -201,6 +201,20 @@ def test_a_lease_shows_signs_of_life_and_notices_that_it_was_taken(
     assert held(atomic_store)["id"] == "another", "what is another's stays, and is not taken back"
 
 
+def test_a_lease_that_was_taken_unnoticed_is_not_removed_at_the_end(atomic_store: Store) -> None:
+    with Lease(atomic_store, RUN):
+        write_sealed(atomic_store, f"{RUN}/lease.json", {**held(atomic_store), "id": "another"})
+    assert held(atomic_store)["id"] == "another"
+
+
+def test_a_removal_whose_process_was_killed_does_not_count_as_under_way(atomic_store: Store) -> None:
+    with Lease(atomic_store, RUN, removing=True):
+        assert is_being_removed(atomic_store, RUN)
+        mine = held(atomic_store)
+    write_sealed(atomic_store, f"{RUN}/lease.json", {**mine, "started": "1"})
+    assert not is_being_removed(atomic_store, RUN)
+
+
 @pytest.mark.deep
 @pytest.mark.slow
 def test_of_two_starts_of_one_run_one_trains_and_the_other_says_why_not(
