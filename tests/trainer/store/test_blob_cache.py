@@ -180,6 +180,13 @@ def test_what_may_go_beyond_the_limit_does_not_count_while_it_is_in_use(tmp_path
     assert kept(cache, tmp_path) == [4, 5]
 
 
+def test_under_a_lowered_limit_that_the_copies_in_use_exceed_all_others_go(cache: BlobCache, tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        (get if number == 2 else use)(cache, number)
+    BlobCache(tmp_path, 100).trim()
+    assert kept(cache, tmp_path) == [1, 3]
+
+
 def test_what_goes_beyond_the_limit_and_is_let_go_of_stays_where_it_fits(cache: BlobCache, tmp_path: Path) -> None:
     use(cache, 1, beyond=True).unlink()
     cache.trim()
