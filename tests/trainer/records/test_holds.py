@@ -19,7 +19,7 @@ from trainer.common.errors import ArtifactError, RunError, StorageError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.pipelines.any_kind import evaluate_checkpoint, train
-from trainer.records.lease import HOLDS, LONGEST, SPENT, forget_ended, held, hold_reused, holding
+from trainer.records.lease import HOLDS, LONG, LONGEST, SPENT, forget_ended, held, hold_reused, holding
 from trainer.records.run_names import run_at
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.registry.references import pin
@@ -93,6 +93,14 @@ def test_a_hold_counts_for_its_time_and_its_file_goes_after_that(any_store: Stor
         assert "runs/x" in keys(found(any_store, runs_older_than_days=0))
         forget_ended(any_store)
         assert held(any_store) == set()
+
+
+def test_a_hold_that_ends_too_soon_is_renewed_and_one_that_lasts_is_kept(any_store: Store) -> None:
+    key = add_encoded(any_store, "x")
+    with holding(any_store, key, LONG - SPENT - timedelta(hours=1)):
+        for _ in range(2):
+            assert hold_reused(any_store, key)
+            assert len(names(any_store)) == 2
 
 
 def test_a_run_that_began_while_its_data_was_removed_ends_at_once(
