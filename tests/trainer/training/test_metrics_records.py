@@ -2,11 +2,14 @@
 
 import itertools
 import json
+import resource
+import threading
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.trainer.report_runs import step_record
+from trainer.common import transient
 from trainer.records.sealed import seal_line
 from trainer.store.storage import Store
 from trainer.training.metrics_reader import ENDED, read_records
@@ -64,6 +67,24 @@ def test_a_line_that_a_kill_cut_short_is_left_out(empty_store: Store) -> None:
     assert steps(empty_store) == [1]
     write(empty_store, 1, 2)
     assert steps(empty_store) == [1, 2]
+
+
+def test_a_record_of_which_a_full_disk_takes_only_a_part_is_written_once_there_is_room(
+    empty_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transient, "FIRST_PAUSE", 0.1)
+    with RunLog(empty_store, RUN, 0) as log:
+        log.write(**step_record(1))
+        path, unlimited = empty_store.fetch(f"{RUN}/metrics.jsonl"), resource.getrlimit(resource.RLIMIT_FSIZE)
+        room = threading.Timer(0.5, resource.setrlimit, [resource.RLIMIT_FSIZE, unlimited])
+        room.start()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, unlimited[1]))
+        try:
+            log.write(**step_record(2))
+        finally:
+            room.join()
+    assert steps(empty_store) == [1, 2]
+    assert path.read_bytes().count(b"\n") == 2
 
 
 def test_damaged_records_are_dropped_when_a_run_resumes_or_goes_back(
