@@ -12,7 +12,7 @@ from tests.trainer.report_runs import step_record
 from trainer.common import transient
 from trainer.records.sealed import seal_line
 from trainer.store.storage import Store
-from trainer.training.metrics_reader import ENDED, read_records
+from trainer.training.metrics_reader import ASKED_BY, ENDED, read_records
 from trainer.training.metrics_writer import RunLog
 
 RUN = "runs/tiny"
@@ -181,6 +181,23 @@ def test_an_evaluation_that_is_made_again_is_recorded_once(empty_store: Store, b
     write(empty_store, 2, 3)  # it was committed
     kinds = [record["kind"] for record in read_records(empty_store, RUN)]
     assert kinds == ["save", "save", "evaluation", "save", "checkpoint", "train"]
+
+
+def test_a_task_that_comes_back_with_other_questions_is_told(
+    empty_store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    with RunLog(empty_store, RUN, 0) as log:
+        log.note_tasks(0, {"own": "1", "other": "2"})
+        log.write("save", 1)
+    with RunLog(empty_store, RUN, 1) as log:
+        log.note_tasks(1, {"own": "1"})
+        log.note_tasks(2, {"own": "1", "other": "2"})
+        assert caplog.text == ""
+        log.note_tasks(3, {"own": "1", "other": "3"})
+    assert "the lm-eval tasks other, their data" in caplog.text
+    assert [each["by"] for each in read_records(empty_store, RUN) if each["kind"] == ASKED_BY] == [
+        {"own": "1", "other": "2"}, {"own": "1", "other": "3"},
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("kept", range(4))
