@@ -293,3 +293,4 @@ def test_the_number_of_shards_counts_if_their_first_tokens_are_many() -> None:
     assert why_incomparable("bits_per_byte", few, many) == ["shards of code: none here, 40 there"]
     assert not why_incomparable("bits_per_byte", many, basis(40, 10_000, 5_000)), "with another tokenizer"
     assert not why_incomparable("bits_per_byte", basis(1, 10**6, 250_000), basis(40, 10**6, 250_000))
+    assert basis(80, 10_000, 2_500).begun == {"code": 50}, "at most as many as there are documents"
