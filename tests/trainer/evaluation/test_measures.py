@@ -166,6 +166,14 @@ def test_figures_of_one_class_are_those_of_the_positive_one(positive: int) -> No
     assert glue == pytest.approx({"accuracy": expected["accuracy"], "f1": expected["f1"]})
 
 
+def test_a_metric_from_a_file_gets_the_classes_as_they_are_whichever_is_positive(tmp_path: Path) -> None:
+    own = write_module(tmp_path / "share.py", '{"share": sum(predictions) / len(predictions)}')
+    predictions, references = labels(2, examples=100)
+    for positive in (0, 1):
+        found = measure(load_metrics([str(own), "f1"], "classification", 2, positive), predictions, references)
+        assert found["share"] == pytest.approx(predictions.mean())
+
+
 def test_a_positive_class_is_found_by_name_or_id() -> None:
     classes = ["no", "yes"]
     assert [positive_class(wanted, classes, ["f1"]) for wanted in (None, "no", "yes", 0, 1, "0", "1")] == [
@@ -223,11 +231,11 @@ def entities(labels: list[str], number: int) -> set[tuple[int, int, str]]:
 
 
 def test_figures_of_entities_are_those_of_a_plain_count_in_whatever_batches() -> None:
-    classes = ["O", "B-X", "I-X", "B-Y-Z", "I-Y-Z", "B-N"]
+    classes = ["O", "B-X", "I-X", "B-Y-Z", "I-Y-Z", "B-W", "B-V", "B-U", "B-N"]
     draw = np.random.default_rng(5)
-    true = [[classes[n] for n in draw.integers(0, 5, length)] for length in draw.integers(1, 12, 60)]
-    told = [[label if draw.random() < 0.7 else classes[draw.integers(0, 5)] for label in labels] for labels in true]
-    metrics = load_metrics(["seqeval"], "tokens", 6)
+    true = [[classes[n] for n in draw.integers(0, 8, length)] for length in draw.integers(1, 12, 60)]
+    told = [[label if draw.random() < 0.7 else classes[draw.integers(0, 8)] for label in labels] for labels in true]
+    metrics = load_metrics(["seqeval"], "tokens", len(classes))
     for start in range(0, 60, 7):
         metrics.add_batch(told[start : start + 7], true[start : start + 7])
     found, expected = (set().union(*(entities(each, n) for n, each in enumerate(labels))) for labels in (told, true))
@@ -242,7 +250,7 @@ def test_figures_of_entities_are_those_of_a_plain_count_in_whatever_batches() ->
         assert support == len(wanted)
         assert precision == pytest.approx(len(of_kind & wanted) / max(len(of_kind), 1))
         assert recall == pytest.approx(len(of_kind & wanted) / max(len(wanted), 1))
-    assert [kind for kind, *_ in score_entities(told, true, classes)] == ["X", "Y-Z", "N"]
+    assert [kind for kind, *_ in score_entities(told, true, classes)] == ["X", "Y-Z", "W", "V", "U", "N"]
     assert score_entities([["O"]], [["O"]], classes)[0] == ("X", 0.0, 0.0, 0.0, 0)
     alone = load_metrics(["word_accuracy"], "tokens", 6)
     alone.add_batch(told, true)
@@ -596,6 +604,10 @@ def test_less_of_a_loss_or_an_error_is_better_and_more_of_anything_else() -> Non
         "edit_distance",
         "median_absolute_deviation",
         "reward_rejected",
+        "harness/own/word_perplexity",
     ]
-    more = ["accuracy", "f1", "glue/mrpc/accuracy", "pearsonr", "matthews_correlation", "own", "lossless", "terms"]
+    more = [
+        "accuracy", "f1", "glue/mrpc/accuracy", "pearsonr", "matthews_correlation", "own", "lossless", "terms",
+        "harness/spelling_errors/acc",
+    ]  # fmt: skip
     assert [name for name in [*less, *more] if greater_is_better(name)] == more
