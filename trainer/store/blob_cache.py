@@ -97,7 +97,7 @@ class BlobCache:
         name = f"{sha256}-{hashlib.sha256(version.encode()).hexdigest()[:16]}"
         make_folders(self._folder)
         with self._alone(name):
-            if any(self._has(self._folder / f"{name}{end}", target, sha256, size, anew) for end in ("", BEYOND)):
+            if any(self._has(self._folder / f"{name}{end}", target, sha256, anew) for end in ("", BEYOND)):
                 return
             path = self._folder / (f"{name}{BEYOND}" if beyond else name)
             partial = self._make_room(path.name, size, beyond)
@@ -128,13 +128,13 @@ class BlobCache:
         unused = sum(copy.size for copy in self._copies() if not copy.in_use)
         return shutil.disk_usage(self._folder).free + unused
 
-    def _has(self, path: Path, target: Path, sha256: str, size: int, anew: bool) -> bool:
+    def _has(self, path: Path, target: Path, sha256: str, anew: bool) -> bool:
         """Link `target` to an existing copy; return whether it exists and is intact."""
         with suppress(FileNotFoundError):
             path.stat()  # no lock is needed if the copy does not exist
             with self._alone("room"):
                 _link(path, target)
-            if path.stat().st_size == size and not _is_discarded(path, sha256, anew):
+            if not _is_discarded(path, sha256, anew):
                 os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
                 return True
         target.unlink(missing_ok=True)
