@@ -49,6 +49,13 @@ def test_fewer_may_be_kept_from_the_next_start_on(empty_store: Store) -> None:
     assert kept(empty_store) == [4, 6, 8, 9]
 
 
+def test_epochs_of_five_digits_are_newer_than_those_of_four(empty_store: Store) -> None:
+    keeper = Keeper(empty_store, keep_last=1, ended=lambda step: step, keep_epochs=2)
+    for step in (9_998, 9_999, 10_000):
+        keeper.save(step, epoch=step)
+    assert kept(empty_store) == [9_999, 10_000]
+
+
 def test_what_was_dropped_is_not_pointed_to_again(empty_store: Store, caplog: pytest.LogCaptureFixture) -> None:
     save_all(empty_store, 1)
     names = empty_store.names(f"{RUN}/epochs")
