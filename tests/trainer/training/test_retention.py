@@ -1,5 +1,6 @@
 """Which checkpoints stay, and what points to them."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,14 @@ def test_the_last_ones_the_best_and_each_epochs_stay_and_others_go(empty_store: 
     assert seen == [
         [1], [1, 2], [2, 3], [3, 4], [3, 4, 5], [3, 4, 5, 6], [3, 4, 6, 7], [3, 4, 6, 7, 8], [3, 4, 6, 8, 9],
     ]  # fmt: skip
+
+
+def test_an_equal_score_is_not_better_and_one_that_is_not_finite_never() -> None:
+    state = TrainState()
+    for step, loss in enumerate((3.0, 3.0, math.nan, -math.inf), start=1):
+        state.step = step
+        state.judge({"loss": loss}, Criterion("loss", greater_is_better=False))
+        assert (state.best_step, state.best_score, state.worse) == (1, 3.0, step - 1)
 
 
 def test_pointers_name_the_newest_the_best_and_the_epochs(empty_store: Store) -> None:
