@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -55,12 +56,13 @@ def register(client: httpx.Client, notify: str | None, credentials: str | None, 
     client.patch("/work_pools/local", json={"is_paused": False}).raise_for_status()  # `make down` pauses it
     try:
         _prefect("deploy", "--all", "--prefect-file", str(DEPLOYMENTS))
-    finally:  # also if it failed or was interrupted: it has reset the deployments that it reached
-        for each in _deployed(client):
-            _put_back(client, each, before.get(each["id"], each), all_schedules=schedules is True)
-        for each in _automations(client):  # it enables the watchdog's own
-            if each["name"] in disabled:
-                client.patch(f"/automations/{each['id']}", json={"enabled": False}).raise_for_status()
+    except BaseException:  # failed or interrupted: it has reset the deployments that it reached
+        try:
+            _put_all_back(client, before, disabled, schedules)
+        except httpx.HTTPError as error:
+            print(f"what was changed on the server could not be put back: {error}", file=sys.stderr)
+        raise
+    _put_all_back(client, before, disabled, schedules)
     for each, schedule in _schedules(client) if schedules is not None else []:
         path = f"/deployments/{each['id']}/schedules/{schedule['id']}"
         client.patch(path, json={"active": schedules}).raise_for_status()
@@ -77,6 +79,17 @@ def register(client: httpx.Client, notify: str | None, credentials: str | None, 
     made = {each["name"]: each["id"] for each in _automations(client)}
     for automation in automations:
         _automate(client, {**automation, "enabled": automation["name"] not in disabled}, made.get(automation["name"]))
+
+
+def _put_all_back(
+    client: httpx.Client, before: Mapping[str, dict[str, Any]], disabled: Sequence[str], schedules: bool | None
+) -> None:
+    """Put back what people had changed in all deployments, and which automations they had disabled."""
+    for each in _deployed(client):
+        _put_back(client, each, before.get(each["id"], each), all_schedules=schedules is True)
+    for each in _automations(client):  # `prefect deploy` enables the watchdog's own
+        if each["name"] in disabled:
+            client.patch(f"/automations/{each['id']}", json={"enabled": False}).raise_for_status()
 
 
 def _put_back(client: httpx.Client, deployed: dict[str, Any], before: dict[str, Any], all_schedules: bool) -> None:

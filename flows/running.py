@@ -1,5 +1,6 @@
 """Run a flow on this machine: the part of a command that needs Prefect, loaded after the configuration is checked."""
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -10,8 +11,11 @@ import httpx
 from prefect import Flow
 from prefect.settings import PREFECT_API_URL
 
+from tasks import OWN_SERVER
 from tasks.patience import RetriesExhausted
 from trainer.common.errors import ConfigError, Preempted
+
+WITHOUT = ", or unset PREFECT_API_URL to run without it"
 
 
 def run(flow: Flow[[Any], Any], job: Any) -> Any:
@@ -34,17 +38,17 @@ def telling_outages() -> Iterator[None]:
     except RetriesExhausted as error:
         raise Preempted(f"\n{error}") from error
     except (httpx.HTTPError, RuntimeError) as error:
-        # Before a flow begins, Prefect asks for the server's version; if that fails, it raises a RuntimeError.
-        reason = error.__cause__ if isinstance(error, RuntimeError) else error
+        # Before a flow begins, Prefect asks for the server's version; if that fails, it raises this RuntimeError.
+        reason = error.__cause__ if str(error).startswith("Failed to reach API") else error
         server = f"the Prefect server at {PREFECT_API_URL.value()}"
         if isinstance(reason, httpx.TransportError):
             raise Preempted(
                 f"\ncannot reach {server} ({reason}). Finished work is in the store; run this again to continue once "
-                "the server is back, or unset PREFECT_API_URL to run without it"
+                f"the server is back{WITHOUT if OWN_SERVER not in os.environ else ''}"
             ) from error
         if isinstance(reason, httpx.HTTPStatusError) and reason.response.status_code == httpx.codes.UNAUTHORIZED:
             raise ConfigError(
                 f"{server} refuses a command without its password (401): set "
-                "PREFECT_API_AUTH_STRING=user:password as on the server, or unset PREFECT_API_URL to run without it"
+                f"PREFECT_API_AUTH_STRING=user:password as on the server{WITHOUT}"
             ) from error
         raise

@@ -8,7 +8,7 @@ from trainer.common.stopping import check_stop
 from trainer.config.chat import ConversationsConfig, ConversationsJob
 from trainer.config.labelled import TuningJob
 from trainer.data.chat.encoded import empty_counts, read_conversations, tell
-from trainer.data.chat.encoder import ChatEncoder, load_chat_encoder
+from trainer.data.chat.encoder import ChatEncoder, load_chat_encoder, warn_of_other_prompt
 from trainer.data.chat.messages import CONVERSATION, Form
 from trainer.data.encoded import encoded_details, split_sizes
 from trainer.data.labelled.look import rows_to_look_at, tell_heads
@@ -125,6 +125,7 @@ def look_at_conversations(
     start, kind = look_at_start(job), kind_of(job)
     encoder, config = load_chat_encoder(start.source, job.data), load_config(start.source)
     check_fits(config, job.model.pretrained, encoder.context, encoder.vocab_size)
+    warn_of_other_prompt(encoder)
     if start.ranks > 1 and form is CONVERSATION:  # preference tuning skips no layers
         refuse_skipping(config)
     try_harness(job, job.evaluation.harness, config, encoder.tokenizer)

@@ -47,7 +47,7 @@ def require_checkpointing(model: PreTrainedModel) -> None:
     if not model.supports_gradient_checkpointing:
         raise ConfigError(
             f"training.gradient_checkpointing is true, but transformers does not support it for a "
-            f"{model.config.model_type!r} model; remove it, or set a smaller training.micro_batch to save memory"
+            f"{model.config.model_type!r} model; remove it; a smaller training.micro_batch saves memory too"
         )
 
 

@@ -61,7 +61,7 @@ def preview_curation(store: Store, data: DataConfig) -> CurationPreview:
     return CurationPreview(
         shares=[share for corpus, own in tried.items() for share in _shares(plan, corpus, own, names)],
         unestimated=[reason for reason in names if reason in (EXACT, NEAR)],
-        warnings=list(tell_frequent(frequent)),
+        warnings=[f"in a sample of the text, {told}" for told in tell_frequent(frequent)],
     )
 
 

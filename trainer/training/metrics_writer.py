@@ -87,11 +87,13 @@ class RunLog:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def rewind(self, step: int) -> None:
-        """Drop the records after a step to which training rolls back."""
+        """Drop the records after a step to which training rolls back, except that of the tasks measured from now on."""
+        tasks = self._tasks
         self._file.close()
         self._keep(step, self._path.read_bytes())
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
         self._board.rewind(step)
+        self.note_tasks(step, tasks)
 
     def _keep(self, step: int, content: bytes, unmeasured: bool = False) -> None:
         """Keep the intact records up to a step. Searches from the end, so the time hardly grows with the run."""

@@ -263,10 +263,11 @@ def _open_log(
     stack.enter_context(runlog)
     if workload.tasks is not None:
         runlog.note_tasks(state.step, workload.tasks.identities)
-    if state.best_figure == workload.criterion.figure and state.best_meaning not in (None, run.judged_by):
+    judged_alike = state.best_figure != workload.criterion.figure or state.best_meaning in (None, run.judged_by)
+    if not judged_alike and state.step < workload.plan.total_steps:
         log.warning(
-            "the settings or data of the evaluation during training have changed: its %s up to step %d is not "
-            "comparable with that of later steps, among which the best checkpoint is now chosen",
+            "the evaluation during training, or how its %s decides, has changed: results up to step %d no longer "
+            "count, and the best checkpoint is chosen among later ones",
             state.best_figure, state.step,
         )  # fmt: skip
     return runlog

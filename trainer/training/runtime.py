@@ -213,9 +213,9 @@ def start_runtime(precision: str, device: str = "auto", deterministic: bool = Fa
         raise ConfigError("accelerate's configuration sets dynamo_backend; set training.compile instead")
     if not dist.is_initialized():  # else accelerate keeps precision and device of this process's first run
         AcceleratorState._reset_state(reset_partial_state=True)
+        require_torchrun()
     if not cpu:  # torch 2.11 and later use cuDNN first for every shape; torch reads this at its first attention
         os.environ.setdefault("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1")
-    require_torchrun()
     accelerator = Accelerator(mixed_precision=MIXED_PRECISION[precision], cpu=cpu)
     if cpu:  # after accelerate, which may set another number
         torch.set_num_threads(threads_asked_for() or cores_per_rank())

@@ -66,7 +66,8 @@ def test_the_dry_run_names_it_too(raw: Path, tmp_path: Path, monkeypatch: pytest
     found = preflight(job, silent())
     (told,) = found.warnings
     assert told.startswith(
-        f"corpus 'docs': 8.0% of 100 documents are dropped because they share the words {TOLD!r} with "
+        f"in a sample of the text, corpus 'docs': 8.0% of 100 documents are dropped because they share the words "
+        f"{TOLD!r} with "
     )
     assert any(told in line for line in found.lines())
 

@@ -138,14 +138,14 @@ def test_figures_on_both_sides_of_a_changed_task_or_evaluation_are_told_apart(
 
     cut_back(stocked)
     train(small_job(raw, stocked, **changes), silent())
-    assert "not comparable" not in caplog.text
+    assert "not comparable" not in caplog.text and "no longer count" not in caplog.text
     assert [record["step"] for record in records(stocked, "tasks")] == [0]
 
     cut_back(stocked)
     write_questions(tmp_path / "tasks" / "questions.jsonl", QUESTIONS[:2])
     train(small_job(raw, stocked, evaluation__during_training=2, **changes), silent())
     assert "the lm-eval tasks tiny, " in caplog.text and "figures up to step 2 are not comparable" in caplog.text
-    assert "its loss up to step 2 is not comparable with that of later steps" in caplog.text
+    assert "or how its loss decides, has changed: results up to step 2 no longer count" in caplog.text
     first, second = records(stocked, "tasks")
     assert (first["step"], second["step"]) == (0, 2) and first["by"] != second["by"]
 

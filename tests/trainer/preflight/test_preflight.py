@@ -105,13 +105,11 @@ def test_ranks_and_batch_are_looked_at_together(raw: Path, stocked: Path) -> Non
     assert (found.ranks, found.plan.micro_batch) == (2, 4)
 
 
-def test_prompts_that_nothing_continues_without_held_out_text_are_warned_of(
-    raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    preflight(small_job(raw, tmp_path / "store", data__validation_fraction=0, evaluation__prompts=[]), silent())
-    assert "continues no" not in caplog.text
-    preflight(small_job(raw, tmp_path / "store", data__validation_fraction=0), silent())
-    assert "validation_fraction is 0: the model is not evaluated, and continues no evaluation.prompts" in caplog.text
+def test_prompts_that_nothing_continues_without_held_out_text_are_warned_of(raw: Path, tmp_path: Path) -> None:
+    job = small_job(raw, tmp_path / "store", data__validation_fraction=0, evaluation__prompts=[])
+    assert preflight(job, silent()).warnings == []
+    (told,) = preflight(small_job(raw, tmp_path / "store", data__validation_fraction=0), silent()).warnings
+    assert "validation_fraction is 0: the model is not evaluated, and continues no evaluation.prompts" in told
 
 
 def test_recomputed_activations_are_refused_for_a_model_whose_code_cannot(raw: Path, tmp_path: Path) -> None:

@@ -200,6 +200,16 @@ def test_a_task_that_comes_back_with_other_questions_is_told(
     ]  # fmt: skip
 
 
+def test_tasks_that_changed_after_the_step_of_a_rollback_stay_recorded(empty_store: Store) -> None:
+    with RunLog(empty_store, RUN, 0) as log:
+        log.note_tasks(0, {"own": "1"})
+        log.write("save", 1)
+        log.note_tasks(2, {"own": "2"})
+        log.rewind(1)
+    recorded = [(each["step"], each["by"]) for each in read_records(empty_store, RUN) if each["kind"] == ASKED_BY]
+    assert recorded == [(0, {"own": "1"}), (1, {"own": "2"})]
+
+
 @pytest.mark.parametrize("kept", range(4))
 def test_records_that_are_missing_before_the_step_of_a_resume_are_told_from_then_on(
     empty_store: Store, caplog: pytest.LogCaptureFixture, kept: int

@@ -246,25 +246,25 @@ def load_chat_encoder(model: str | Path, data: ConversationsConfig) -> ChatEncod
     digest = digest_saved(partial(save_flat, tokenizer))
     context = _resolve_context(data, config, name)
     special = _special(tokenizer, [end_id])
-    encoder = ChatEncoder(tokenizer, template, special, end, context, vocab_size, end_id, digest)
-    _compare_prompts(encoder)
-    return encoder
+    return ChatEncoder(tokenizer, template, special, end, context, vocab_size, end_id, digest)
 
 
-def _compare_prompts(encoder: ChatEncoder) -> None:
-    """Warn if the prompt for an answer has other tokens when a model is asked than when it learns an answer.
+def warn_of_other_prompt(encoder: ChatEncoder) -> None:
+    """Warn if a model learns an answer after other tokens than those of the prompt for one.
 
-    Tokenizers like GPT-2's read two line feeds at the end of a text as one token, and before a word as two.
+    Tokenizers like GPT-2's read two line feeds at the end of a text as one token, and before a word as two. A template
+    with marks may write another prompt than it writes before an answer.
     """
     with suppress(ValueError):  # of an answer that cannot be tokenized on its own, which is told for each conversation
         asked, learnt = encoder.ask(PROBE[:1]), encoder.encode(PROBE).input_ids.tolist()
         if learnt[: len(asked)] != asked[: len(learnt)]:
-            end = min(place for place, (one, other) in enumerate(zip(asked, learnt, strict=False)) if one != other)
+            at = min(place for place, (one, other) in enumerate(zip(asked, learnt, strict=False)) if one != other)
+            end, before = asked[at:], learnt[at : len(asked)]
             log.warning(
-                "the chat template's prompt for an answer ends with %r, which this tokenizer reads as the tokens %s "
-                "when a model is asked, but as %s before the answers it learns; expected the same: let the prompt end "
-                "with one line feed, without blanks, or with a special token",
-                encoder.tokenizer.decode(asked[end:]), asked[end:], learnt[end : len(asked)],
+                "the prompt for an answer ends with %r (tokens %s) when a model is asked, but the answers it learns "
+                "follow %r (tokens %s); expected the same: let the chat template write the same before an answer as in "
+                "the prompt, ending with one line feed, without blanks, or with a special token",
+                encoder.tokenizer.decode(end), end, encoder.tokenizer.decode(before), before,
             )  # fmt: skip
 
 

@@ -1,6 +1,5 @@
 """Checks before long work starts: inputs, store, devices, model, batches; and estimates of memory and disk space."""
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import combinations
@@ -48,8 +47,6 @@ from trainer.store.probes import check_writable
 from trainer.store.storage import Store
 from trainer.training.identity import check_origin, check_settings
 
-log = logging.getLogger(__name__)
-
 NOTHING = dict.fromkeys(("documents", "validation_documents", "tokens", "validation_tokens"), 0)
 """Counts of a corpus without shards."""
 
@@ -66,11 +63,6 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     check_stop()
     check_origin(store, job)
     ranks = check_optimization(job)
-    if job.evaluation.prompts and not job.holds_out:
-        log.warning(
-            "data.validation_fraction is 0: the model is not evaluated, and continues no evaluation.prompts; raise it "
-            "to hold out some text"
-        )
     sources = {corpus.name: find_sources(corpus) for corpus in job.data.corpora}
     preparation = job.preparation()
     data = find_prepared(preparation)
@@ -123,7 +115,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         free_disk_bytes=store.free_bytes(),
         curation=curation.shares,
         unestimated=curation.unestimated,
-        warnings=[*_warn_shared(sources), *curation.warnings],
+        warnings=[*_warn_without_samples(job), *_warn_shared(sources), *curation.warnings],
     )
 
 
@@ -144,6 +136,15 @@ def _measure_size(
         del objective
         return_freed_memory()
     return measure_size(job, sketch, ranks, training.context, kept)
+
+
+def _warn_without_samples(job: PipelineJob) -> Iterator[str]:
+    """A warning about prompts of a model that is not evaluated."""
+    if job.evaluation.prompts and not job.holds_out:
+        yield (
+            "data.validation_fraction is 0: the model is not evaluated, and continues no evaluation.prompts; raise it "
+            "to hold out some text"
+        )
 
 
 def _warn_shared(sources: Mapping[str, Sequence[SourceFile]]) -> Iterator[str]:

@@ -20,7 +20,7 @@ from tests.trainer.small_tokenizers import byte_level_bpe, docstrings, unigram, 
 from trainer.common.errors import ArtifactError, ConfigError, PipelineError, RecordError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.chat import ChatDataConfig
-from trainer.data.chat.encoder import ChatEncoder, load_chat_encoder
+from trainer.data.chat.encoder import ChatEncoder, load_chat_encoder, warn_of_other_prompt
 from trainer.data.chat.messages import CONVERSATION, PAIR, Form, read_conversation, read_records
 from trainer.data.chat.rendering import Message
 from trainer.data.chat.template import bound_template
@@ -103,13 +103,13 @@ def test_a_prompt_that_is_read_otherwise_before_an_answer_is_told(
     plain = "{% for each in messages %}{{ each.role }}:\n\n{{ each.content }}{% if each.role == 'assistant' %}" + END
     plain += "{% endif %}\n{% endfor %}{% if add_generation_prompt %}assistant:\n\n{% endif %}"
     with caplog.at_level(logging.WARNING):
-        encoder_of(llama, CHATML)
+        warn_of_other_prompt(encoder_of(llama, CHATML))
         assert not caplog.records
-        encoder = encoder_of(llama, plain)
+        warn_of_other_prompt(encoder := encoder_of(llama, plain))
     (both,) = encoder.tokenizer.backend_tokenizer.encode("\n\n").ids
     (one,) = encoder.tokenizer.backend_tokenizer.encode("\n").ids
-    assert f"ends with '\\n\\n', which this tokenizer reads as the tokens [{both}]" in caplog.text
-    assert f"but as [{one}] before the answers" in caplog.text
+    assert f"ends with '\\n\\n' (tokens [{both}]) when a model is asked" in caplog.text
+    assert f"follow '\\n' (tokens [{one}])" in caplog.text
 
 
 @pytest.mark.parametrize("trim", [True, False])
