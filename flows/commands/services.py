@@ -1,10 +1,12 @@
 """The commands that start and stop a Prefect server and a worker on this machine."""
 
-import os
+import subprocess
 import sys
-from typing import NoReturn
+from contextlib import suppress
 
 import typer
+
+from flows.commands.options import end
 
 commands = typer.Typer()
 
@@ -18,16 +20,19 @@ def up() -> None:
     default: .prefect in the current folder), LISTEN, PORT, DB, SCHEDULES, NOTIFY, CREDENTIALS; see
     docs/how-to/deploy.md.
     """
-    _become("up")
+    end(_run("up"))
 
 
 @commands.command()
 def down() -> None:
     """Stop them; runs save a checkpoint first."""
-    _become("down")
+    end(_run("down"))
 
 
-def _become(command: str) -> NoReturn:
-    """Replace this process, so that Ctrl-C reaches only the one that can put things in order."""
+def _run(command: str) -> int:
+    """Run a command of `deployments.local`; on Ctrl-C, which reaches it too, wait until it has put things in order."""
     # -P: import the installed package, whatever the current folder holds.
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "deployments.local", command])
+    process = subprocess.Popen([sys.executable, "-P", "-m", "deployments.local", command])
+    while True:
+        with suppress(KeyboardInterrupt):
+            return process.wait()
