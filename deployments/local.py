@@ -328,12 +328,8 @@ def _api(settings: Settings) -> str:
 
 def _exports(settings: Settings) -> str:
     """What a shell needs to use the server; secrets are not shown."""
-    address = f"export PREFECT_API_URL={_api(settings)}"
-    return (
-        f"{address}\nexport PREFECT_API_AUTH_STRING=user:password  # that of the server"
-        if settings[PASSWORD]
-        else address
-    )
+    password = "\nexport PREFECT_API_AUTH_STRING=user:password  # that of the server" if settings[PASSWORD] else ""
+    return f"export PREFECT_API_URL={_api(settings)}{password}"
 
 
 def _client(settings: Settings) -> httpx.Client:

@@ -149,7 +149,7 @@ class TrainState(BaseModel):
         self.scores = {**(self.scores or {}), **scores}
         if criterion.figure not in scores:
             return
-        if not self._judged_by(criterion):
+        if not self.judged_by(criterion):
             self.best_score = None
         self.best_figure, self.best_meaning = criterion.figure, criterion.meaning
         if worse == 0:
@@ -160,11 +160,11 @@ class TrainState(BaseModel):
         """The value of `worse` after these scores of this step."""
         if criterion.figure not in scores:
             return self.worse
-        best, worse = (self.best_score, self.worse) if self._judged_by(criterion) else (None, 0)
+        best, worse = (self.best_score, self.worse) if self.judged_by(criterion) else (None, 0)
         score, sign = scores[criterion.figure], 1 if criterion.greater_is_better else -1
         return 0 if math.isfinite(score) and (best is None or sign * score > sign * best) else worse + 1
 
-    def _judged_by(self, criterion: Criterion) -> bool:
+    def judged_by(self, criterion: Criterion) -> bool:
         """Whether the best score so far is of this criterion; checkpoints of before record only the figure's name."""
         return self.best_figure == criterion.figure and self.best_meaning in (None, criterion.meaning)
 

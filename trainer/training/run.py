@@ -18,6 +18,7 @@ from trainer.data.dataset import batches_from
 from trainer.models.adapters import count_trained, is_adapted, load_adapter, merge, save_model
 from trainer.models.pretrained import find_model
 from trainer.models.weights import Base, is_adapter, require_base
+from trainer.records.evaluations import Criterion
 from trainer.records.fields import tell_changes
 from trainer.records.lease import Lease, clear_dead_lease, is_held
 from trainer.records.plans import Plan, RunPlan
@@ -218,7 +219,7 @@ def _train(
             measure=partial(_measure_and_reshard, workload.measure, model, runtime),
             ask=partial(_measure_and_reshard, tasks.ask, model, runtime) if tasks else None,
             ask_every=tasks.every if tasks else None,
-            criterion=workload.criterion._replace(meaning=run.judged_by),
+            criterion=_criterion(workload, run),
             log=runlog,
             saver=saver,
             meter=Meter(runtime.device, workload.flops_per_token(model), peak),
@@ -228,6 +229,11 @@ def _train(
         )
         run_loop(session, batches_from(state.attempts, partial(workload.read_batch, rank=runtime.rank), runtime.device))
     return model, state
+
+
+def _criterion(workload: Workload, run: Run) -> Criterion:
+    """What decides the best checkpoint, with the identity of its evaluation."""
+    return workload.criterion._replace(meaning=run.judged_by)
 
 
 def _fetch_newest(store: Store, run: Run, workload: Workload, runtime: Runtime) -> tuple[str | None, Path | None]:
@@ -263,8 +269,8 @@ def _open_log(
     stack.enter_context(runlog)
     if workload.tasks is not None:
         runlog.note_tasks(state.step, workload.tasks.identities)
-    judged_alike = state.best_figure != workload.criterion.figure or state.best_meaning in (None, run.judged_by)
-    if not judged_alike and state.step < workload.plan.total_steps:
+    criterion, goes_on = _criterion(workload, run), state.step < workload.plan.total_steps
+    if goes_on and state.best_figure == criterion.figure and not state.judged_by(criterion):
         log.warning(
             "the evaluation during training, or how its %s decides, has changed: results up to step %d no longer "
             "count, and the best checkpoint is chosen among later ones",
