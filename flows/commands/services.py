@@ -30,7 +30,7 @@ def down() -> None:
 
 
 def _run(command: str) -> int:
-    """Run a command of `deployments.local`; on Ctrl-C, which reaches it too, wait until it has put things in order."""
+    """Run a command of `deployments.local`; on Ctrl-C, which reaches it too, wait until it has said so and ended."""
     # -P: import the installed package, whatever the current folder holds.
     process = subprocess.Popen([sys.executable, "-P", "-m", "deployments.local", command])
     while True:

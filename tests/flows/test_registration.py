@@ -1,14 +1,23 @@
-"""What a person changed on the server stays when everything is deployed again."""
+"""Everything is created as by Prefect's own commands; what a person changed on the server stays when it is updated."""
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from prefect.client.base import PrefectHttpxSyncClient
 
 from deployments.registration import ENGINE
-from tests.flows.serving import Serving
+from tests import ROOT
+from tests.flows.serving import REGISTER, Serving
+from tests.processes import wait_until
+from trainer import __version__
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
 
@@ -90,3 +99,86 @@ def test_what_a_person_changed_on_the_server_is_kept(deployed: Serving) -> None:
         (new,) = [each for each in state()["schedules"] if each["slug"] == weekly["slug"]]
         assert new["active"] and new["schedule"] == weekly["schedule"]
         assert [each for each in state()["schedules"] if each["slug"] != weekly["slug"]] == kept
+
+
+CHANGING = {
+    "id", "created", "updated", "flow_id", "work_queue_id", "default_queue_id", "automation_id", "deployment_id",
+    "last_polled", "created_by", "updated_by", "status", "concurrency_limit_id", "labels",
+}  # fmt: skip
+
+
+def lasting(found: Any) -> Any:
+    """An object of the server without ids, times and the state of its worker; sets of events are sorted."""
+    if isinstance(found, dict):
+        kept = {name: lasting(value) for name, value in found.items() if name not in CHANGING}
+        return {name: value for name, value in kept.items() if not str(value).startswith("deployment:")}
+    if isinstance(found, list):
+        values = [lasting(each) for each in found]
+        return sorted(values) if all(isinstance(each, str) for each in values) else values
+    return found
+
+
+def everything(serving: Serving) -> dict[str, Any]:
+    """The deployments, automations and work pools of a server, by name."""
+    with httpx.Client(base_url=serving.address, timeout=60) as client:
+        kinds = ("deployments", "automations", "work_pools")
+        found = {kind: client.post(f"/{kind}/filter", json={}).raise_for_status().json() for kind in kinds}
+    return {kind: {each["name"]: lasting(each) for each in found[kind]} for kind in kinds}
+
+
+def test_it_creates_what_the_documented_commands_create(deployed: Serving, tmp_path: Path) -> None:
+    (tmp_path / "by-hand").mkdir()
+    other = Serving(tmp_path / "by-hand")
+    try:
+        other.deploy(by_hand=True)
+        by_hand = everything(other)
+    finally:
+        other.kill_server()
+    found = everything(deployed)
+    assert len(found["deployments"]) > 10 and len(found["automations"]) == 3
+    for name, deployment in found["deployments"].items():
+        theirs = by_hand["deployments"][name]
+        own = {"command": ENGINE, "working_dir": str(ROOT)}
+        assert deployment.pop("job_variables") == {**theirs.pop("job_variables"), **own}
+        assert deployment.pop("version") == __version__ and theirs.pop("version")
+    assert found == by_hand
+
+
+def test_a_deployment_of_the_same_name_of_another_flow_is_left_alone(deployed: Serving) -> None:
+    schedules = [{"slug": "weekly", "schedule": {"cron": "0 4 * * 0"}, "active": False}]
+    with httpx.Client(base_url=deployed.address, timeout=60) as client:
+        flow = client.post("/flows/", json={"name": "of-others"}).raise_for_status().json()["id"]
+        entrypoint = "flows.data_to_model.data_to_model"
+        values = {"name": "pretrain", "flow_id": flow, "entrypoint": entrypoint, "schedules": schedules}
+        client.post("/deployments/", json=values).raise_for_status()
+        before = client.get("/deployments/name/of-others/pretrain").json()
+        deployed.deploy(by_hand=False, schedules="on")
+        assert client.get("/deployments/name/of-others/pretrain").json() == before
+        ours = client.get("/deployments/name/data-to-model/pretrain").json()["schedules"]
+        assert [each["active"] for each in ours] == [True]
+
+
+def test_a_killed_registration_loses_nothing(deployed: Serving) -> None:
+    first, last = "/deployments/name/data-to-model/pretrain", "/deployments/name/gc/collect-garbage"
+    with httpx.Client(base_url=deployed.address, timeout=60) as client:
+
+        def found(path: str) -> dict[str, Any]:
+            deployment: dict[str, Any] = client.get(path).raise_for_status().json()
+            return deployment
+
+        mine = {"parameters": {"job": {**found(first)["parameters"]["job"], "name": "mine"}}, "paused": True}
+        for path, values in ((first, mine), (last, {"parameters": {"job": {"store": "mine"}}})):
+            old = {**values, "version": "earlier"}
+            client.patch(f"/deployments/{found(path)['id']}", json=old).raise_for_status()
+        before = [found(path)["parameters"] for path in (first, last)]
+        process = subprocess.Popen(
+            [sys.executable, "-c", REGISTER, deployed.address, ""], cwd=ROOT, env={**os.environ, **deployed.env}
+        )
+        wait_until(lambda: found(first)["version"] == __version__, 120)
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert [found(path)["parameters"] for path in (first, last)] == before and found(first)["paused"]
+        deployed.deploy(by_hand=False)
+        assert found(last)["version"] == __version__
+        assert [found(path)["parameters"] for path in (first, last)] == before and found(first)["paused"]
