@@ -2,7 +2,7 @@
 
 import math
 
-from trainer.common.display import plain_score
+from trainer.common.display import decimals_apart, plain_score
 from trainer.common.errors import RunError
 from trainer.config.runs import PromotionConfig
 from trainer.evaluation.metrics import greater_is_better
@@ -72,7 +72,8 @@ def judge(
         problem = f"that of the champion is {own}, with which nothing can be compared; use `headrace promote`"
         return Verdict(passed=False, reason=f"{said}, but {problem}")
     ahead = sign * (score - own)
-    said += f", {ahead:+z.4f} against the champion's {plain_score(own)}{'' if its is champion else ', measured again'}"
+    told = f"{ahead:+z.{decimals_apart(ahead, gate.better_by)}f}"
+    said += f", {told} against the champion's {plain_score(own)}{'' if its is champion else ', measured again'}"
     passed = ahead >= gate.better_by - ROUNDING
     return Verdict(passed=passed, reason=said if passed else f"{said}; needed at least +{gate.better_by:g}")
 

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.small_jobs import Finished
+from trainer.common.display import plain_score
 from trainer.common.errors import ArtifactError, ConfigError, RunError
 from trainer.config.labelled import FinetuneJob
 from trainer.config.runs import PromotionConfig
@@ -100,10 +101,22 @@ def test_a_figure_that_decides_twice_has_one_direction(tmp_path: Path, best: boo
     check_optimization(FinetuneJob.model_validate({**values, "promotion": {**values["promotion"], "metric": "loss"}}))
 
 
-@pytest.mark.parametrize("loss", [3.0, 3.00000001])
-def test_a_difference_that_rounds_to_nothing_has_no_minus(loss: float) -> None:
+@pytest.mark.parametrize(
+    ("loss", "ahead", "passed"),
+    [
+        (3.0, "+0.0000", True),
+        (3 + 1e-10, "+0.0000", True),
+        (3.00000001, "-0.00000001", False),
+        (2.99998, "+0.00002", True),
+    ],
+)
+def test_a_difference_that_rounds_to_nothing_is_told_in_full_if_it_decides(
+    loss: float, ahead: str, passed: bool
+) -> None:
     verdict = judge(gate(better_by=0.0), "runs/new", "new", {"loss": loss}, [champion(3.0)], ON)
-    assert "loss 3.0000, +0.0000 against the champion's 3.0000" in verdict.reason
+    assert verdict.passed == passed
+    needed = "" if passed else "; needed at least +0"
+    assert verdict.reason == f"loss {plain_score(loss)}, {ahead} against the champion's 3.0000{needed}"
 
 
 @pytest.mark.parametrize(("metric", "found"), [("accuracy", 0.81999), ("loss", 0.820004)])
