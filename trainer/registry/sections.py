@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from trainer.common.display import Table, count, number, percent, perplexity, short, size
+from trainer.common.display import Table, count, number, percent, perplexity, score, short, size
 from trainer.curation.telling import decision_rows, describe_decisions
 from trainer.data.decisions import KIND as DECISIONS
 from trainer.data.decisions import decisions_behind
@@ -170,7 +170,7 @@ def _task_rows(name: str, scores: Scores, asked: Asked) -> list[list[str]]:
     solved = "differs by task" if few_shot is None else count(few_shot)
     end = [count(scores.counts["examples"]), solved, asked.tasks[name].tell_kept_out()]
     return [
-        [name, figure, number(value), number(scores.errors.get(figure)), *end]
+        [name, figure, score(value), score(scores.errors.get(figure)), *end]
         for figure, value in scores.figures.items()
     ]
 

@@ -132,7 +132,7 @@ def test_the_report_the_card_and_the_lineage_tell_of_it(run: Finished, tmp_path:
     assert read_facts(store, run.run).fingerprint([]) != before
     make_report(store, run.run)
     page, card = ((run.store / run.run / name).read_text() for name in ("report.html", "final/README.md"))
-    assert "Results of lm-eval" in page and f"{value:.3f}" in page
+    assert "Results of lm-eval" in page and f"{value:.4f}" in page
     assert "acc (lm-eval, 0-shot)" in card and "bits\\_per\\_byte" not in card and "bits_per_byte" in card
     lineage = json.loads((run.store / run.run / "lineage.json").read_text())
     assert lineage["evaluation"]["harness"]["key"] == f"{run.run}/harness.json"

@@ -210,7 +210,7 @@ def test_card_of_a_classifier_has_front_matter_and_code_that_compiles(store: Sto
     assert "fine-tuned from bert-base-uncased on 160 examples in 20 optimizer steps" in text
     assert cells(text, "b") == [
         ["b", "53", "33.1 %", "13", "32.5 %", "10", "33.3 %"],
-        *2 * [["b", "1", "9", "1", "11"], ["b", "0.800", "0.625", "0.702", "11"]],
+        *2 * [["b", "1", "9", "1", "11"], ["b", "0.8000", "0.6250", "0.7020", "11"]],
     ]  # fmt: skip
     assert find_damage(store, f"{RUN}/final", final_manifest(store, RUN)) == {}
     compile(code_of(store), "card", "exec")

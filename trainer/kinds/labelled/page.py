@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from trainer.common.display import Pairs, Table, count, number, percent, significant, some
+from trainer.common.display import Pairs, Table, count, number, percent, score, significant, some
 from trainer.config.labelled import BALANCED
 from trainer.data.labelled.encoded import find_class_weights
 from trainer.evaluation.builtin_metrics import marks_entities
@@ -205,7 +205,7 @@ def _mistake_table(found: Classification, names: list[str], things: str) -> Tabl
 def class_table(found: Classification, of: str = "Class") -> Table:
     """Precision, recall and F1 of each class; `of` is the header of the first column."""
     rows = [
-        [each.name, number(each.precision), number(each.recall), number(each.f1), count(each.support)]
+        [each.name, score(each.precision), score(each.recall), score(each.f1), count(each.support)]
         for each in found.classes
     ]
     return Table([of, "Precision", "Recall", "F1", "Support"], rows)
