@@ -3,17 +3,17 @@
 import logging
 import math
 import numbers
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any, cast
 
 import torch
-from jinja2 import TemplateError
 from lm_eval.models.huggingface import HFLM
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from trainer.common.errors import ConfigError, brief
+from trainer.common.errors import ConfigError, PipelineError, brief
 from trainer.common.progress import Progress
 from trainer.common.stopping import StopRequested, check_stop, stop_requested
 from trainer.config.evaluation import HarnessConfig
@@ -176,11 +176,21 @@ def ask(model: AskedModel, loaded: Loaded, options: HarnessConfig, resamples: in
     try:
         with model.asked():
             return evaluate_tasks(model, together, options, options.limit, resamples)
-    except (KeyError, TypeError, ValueError, ArithmeticError, AssertionError, TemplateError) as error:
+    except (PipelineError, RuntimeError, OSError, MemoryError):
+        raise  # of the model, the machine or another rank
+    except Exception as error:  # each task fails in its own way: its functions, its fields, its metrics
         raise ConfigError(
-            f"evaluation.harness: lm-eval fails on {', '.join(options.tasks)}: {type(error).__name__}: "
+            f"evaluation.harness: lm-eval fails on {_blamed(error, together['tasks'])}: {type(error).__name__}: "
             f"{brief(error)}; its own command line, `lm_eval`, prints more about a task"
         ) from error
+
+
+def _blamed(error: Exception, tasks: Mapping[str, Any]) -> str:
+    """The task in whose own code an error was raised; all of them if it was raised elsewhere."""
+    owners = [frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__)]
+    owners += [getattr(owner, "task", None) for owner in owners]  # lm-eval's results of a task
+    blamed = [name for name, task in tasks.items() if any(task is owner for owner in owners)]
+    return ", ".join(blamed or tasks)
 
 
 def _load(folder: str, beside: str | None, job: EvaluateJob, advance: Callable[[int], None]) -> AskedModel:

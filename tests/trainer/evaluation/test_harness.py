@@ -14,7 +14,7 @@ import yaml
 from tests.processes import cores
 from tests.trainer.adapted_runs import adapt, write_base
 from tests.trainer.curated_runs import curated_run, run_through
-from tests.trainer.evaluation.harness_tasks import QUESTIONS, write_questions, write_task, write_yaml
+from tests.trainer.evaluation.harness_tasks import QUESTIONS, asking, write_questions, write_task, write_yaml
 from tests.trainer.small_jobs import Finished
 from trainer.common import stopping
 from trainer.common.errors import ConfigError
@@ -233,6 +233,24 @@ def test_what_lm_eval_cannot_ask_is_told_in_one_message(run: Finished, tmp_path:
     options = write_task(tmp_path / "tasks", fewshot_split="nowhere").model_copy(update={"few_shot": 1})
     with pytest.raises(ConfigError, match=r"evaluation\.harness: lm-eval (cannot|fails)"):
         measure(run, options)
+
+
+def test_a_function_of_a_task_that_fails_on_an_answer_is_told_with_the_name_of_the_task(
+    run: Finished, tmp_path: Path
+) -> None:
+    write_task(tmp_path / "tasks")
+    (tmp_path / "tasks" / "words.py").write_text(
+        "def score(doc, results):\n    return {'second': results[0].split()[99] == 'is'}\n"
+    )
+    task = yaml.safe_load((tmp_path / "tasks" / "tiny.yaml").read_text())
+    changes = {
+        "task": "words", "output_type": "generate_until", "generation_kwargs": {"until": ["\n"], "max_gen_toks": 4},
+        "metric_list": [{"metric": "second", "aggregation": "mean", "higher_is_better": True}],
+    }  # fmt: skip
+    text = yaml.safe_dump({**task, **changes})
+    (tmp_path / "tasks" / "words.yaml").write_text(f"{text}process_results: !function words.score\n")
+    with pytest.raises(ConfigError, match=r"lm-eval fails on words: IndexError: list index out of range"):
+        measure(run, asking(tmp_path / "tasks", ["tiny", "words"]))
 
 
 @pytest.mark.deep
