@@ -3,6 +3,7 @@
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from trainer.registry.content import Block, measure_speed
 from trainer.registry.curves import SERIES, Curve, Line, draw_curves, standard_curves, task_curves, with_planned_rates
 from trainer.registry.sections import in_order
 from trainer.store.manifest import fingerprint
-from trainer.training.metrics_reader import ASKED
+from trainer.training.metrics_reader import ASKED, ASKED_BY
 
 Measured = dict[str, tuple[float, Any]]
 """Figures by name, each with its measurement basis; figures are compared only on an equal basis."""
@@ -283,8 +284,12 @@ def _line_of(run: ComparedRun, line: Line) -> Line:
 
 
 def _best(run: ComparedRun, figure: str) -> str:
-    """The figure's best value in training, with its step; the untrained model does not count."""
-    values = [(step, value) for step, value in _recorded(run, "evaluation", figure) if step > 0]
+    """The figure's best value in training, with its step; the untrained model does not count, nor do figures of an
+    lm-eval task that has changed since.
+    """
+    values = [
+        (step, value) for step, value in _recorded(_with_task_as_now(run, figure), "evaluation", figure) if step > 0
+    ]
     own = criterion_of(run)
     greater = own.greater_is_better if own.figure == figure else greater_is_better(figure)
     best = best_of([value for _, value in values], greater)
@@ -301,3 +306,14 @@ def _recorded(run: ComparedRun, kind: str, figure: str) -> list[tuple[int, Any]]
     """The steps and values of a figure; lm-eval's figures are in records of a separate kind."""
     kind, field = (ASKED, figure.removeprefix(PREFIX)) if figure.startswith(PREFIX) else (kind, figure)
     return [(record["step"], record[field]) for record in run.of_kind(kind) if field in record]
+
+
+def _with_task_as_now(run: ComparedRun, figure: str) -> ComparedRun:
+    """The run with its records since the lm-eval task of a figure last changed; with all for another figure."""
+    task, begin, before = task_of(figure), 0, None
+    for place, record in enumerate(run.records):
+        if task is not None and record["kind"] == ASKED_BY:
+            now = record["by"].get(task, record["by"])  # a task of a group is not listed itself
+            begin = begin if before in (None, now) else place
+            before = now
+    return replace(run, records=run.records[begin:])

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from trainer.evaluation.measurement import read_result
 from trainer.pipelines.any_kind import ask_harness
 from trainer.records.evaluations import Result, Task
 from trainer.records.plans import PreparedData
-from trainer.registry.compare_figures import measure_run
+from trainer.registry.compare_figures import curve_table, measure_run
 from trainer.registry.compared_runs import read_runs
 from trainer.registry.facts import read_facts
 from trainer.registry.promotion import find_measured, look
@@ -185,6 +186,22 @@ def test_runs_are_compared_by_it_where_the_task_is_the_same(run: Finished, tmp_p
         told.append(measure_run(read)[FIGURE])
     (value, on), (_, other) = told
     assert 0 <= value <= 1 and on != other
+
+
+def test_the_best_figure_of_a_task_in_training_is_among_those_since_the_task_changed(run: Finished) -> None:
+    (read,) = read_runs(Store(str(run.store)), [run.run])
+    evaluation = {**read.job["evaluation"], "best_by": FIGURE}
+    records = [
+        {"kind": "tasks", "step": 0, "by": {"tiny": "before"}},
+        {"kind": "harness", "step": 2, "tiny/acc": 1.0},
+        {"kind": "tasks", "step": 2, "by": {"tiny": "after"}},
+        {"kind": "harness", "step": 4, "tiny/acc": 0.5},
+        {"kind": "tasks", "step": 4, "by": {"tiny": "after", "other": "new"}},
+        {"kind": "harness", "step": 6, "tiny/acc": 0.25},
+    ]
+    config = {**read.config, "job": {**read.job, "evaluation": evaluation}}
+    table = curve_table([replace(read, records=records, config=config)])
+    assert [f"validation {FIGURE}, best", "0.5000 at 4"] in table.rows
 
 
 def test_a_task_is_another_if_a_file_changes_that_its_functions_import(tmp_path: Path) -> None:
