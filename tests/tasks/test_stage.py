@@ -187,6 +187,25 @@ def test_a_rank_that_is_killed_takes_the_others_with_it_and_is_a_crash(prepared:
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in found))
 
 
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_rank_that_is_suspended_is_told_by_the_others(prepared: Prepared) -> None:
+    values, data = prepared
+    job = {**values, "run": "suspended", "training": {**values["training"], "max_steps": 100_000}}
+
+    def suspend() -> None:
+        wait_until(lambda: (Path(values["store"]) / "runs" / "suspended" / "metrics.jsonl").exists())
+        ranks = descendants(the_stage())
+        os.kill(next(p for p in ranks if "LOCAL_RANK=1" in Path(f"/proc/{p}/environ").read_text()), signal.SIGSTOP)
+
+    suspender = threading.Thread(target=suspend)
+    suspender.start()
+    with pytest.raises(StageCrashed, match=r"RankLost: rank 1 of 2 \(.*\) is lost: .*, or it is suspended"):
+        run("train", {"job": job, "data": data}, 2)
+    suspender.join()
+
+
 @pytest.mark.deep
 @pytest.mark.slow
 def test_bad_input_on_several_ranks_is_raised_once_as_it_is(prepared: Prepared) -> None:

@@ -272,6 +272,10 @@ def run_rank(name: str, arguments: dict[str, Any], launched: bool) -> int:
     def run() -> None:
         with loading():
             work = stage(name)
+            if launched:
+                from trainer.training.rank_watchdog import report_lost_ranks
+
+                report_lost_ranks(partial(_report_error, rank=rank))
         check_stop()
         try:
             result = work(**arguments, progress=as_events(sys.stdout) if rank == 0 else silent())

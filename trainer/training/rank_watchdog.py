@@ -106,7 +106,8 @@ class Peers:
             return None
         message = (
             f"{', '.join(lost)} {'is' if len(lost) == 1 else 'are'} lost: the process was killed, or its machine or "
-            "network failed; start the same command again on every machine to continue from the last checkpoint"
+            "network failed, or it is suspended; start the same command again on every machine to continue from the "
+            "last checkpoint"
         )
         told = {"message": message, "status": EXIT_PREEMPTED}
         _in_time(lambda: self._store.compare_set(WORD, "", json.dumps(told)))
@@ -163,11 +164,24 @@ class Peers:
                 lost = [self._home]
             word = self._word or self._tell_lost(lost)
             if word is not None and not self._over.wait(OWN_END_SECONDS):
-                log.error("%s", word["message"])
+                _report(RankLost(word["message"], word["status"]))
                 end_at_once(word["status"])
 
 
+def _log_error(error: RankLost) -> None:
+    log.error("%s", error)
+
+
 _peers: Peers | None = None
+_report: Callable[[RankLost], None] = _log_error
+
+
+def report_lost_ranks(report: Callable[[RankLost], None]) -> None:
+    """Have this function report the error before this process is ended because of another rank; by default it is
+    logged.
+    """
+    global _report
+    _report = report
 
 
 def require_torchrun() -> None:
