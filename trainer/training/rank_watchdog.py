@@ -18,7 +18,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -27,7 +27,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from trainer.common.errors import EXIT_CRASHED, EXIT_PREEMPTED, Preempted, RankLost
 from trainer.common.process import in_thread
-from trainer.common.stopping import end_at_once, request_stop
+from trainer.common.stopping import defer_stop, end_at_once, request_stop, stop_requested
 from trainer.common.transient import exit_status
 
 log = logging.getLogger(__name__)
@@ -236,7 +236,10 @@ def explaining_lost_ranks() -> Iterator[None]:
         if _peers is None:
             raise
         if _is_broken_connection(error):
-            raise _peers.explain(error) from error
+            # torchrun asks the other ranks to stop as soon as one has ended, which must not cut the explanation short.
+            with nullcontext() if stop_requested() else defer_stop():
+                lost = _peers.explain(error)
+            raise lost from error
         _peers.leave_word(error)
         raise
 
