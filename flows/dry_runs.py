@@ -14,6 +14,7 @@ from trainer.config.jobs import EvaluateJob, PrepareJob, PromoteJob, RollbackJob
 from trainer.config.kinds import KINDS, load
 from trainer.config.labelled import PredictJob
 from trainer.kinds.kind import identify_checkpoint, kind_of
+from trainer.models.pretrained import load_config
 from trainer.store.probes import check_writable
 from trainer.store.storage import Store
 
@@ -84,9 +85,12 @@ def _preview_evaluation(job: EvaluateJob) -> Preview:
     _, wanted = identify_checkpoint(store, job)
     if job.evaluation.harness is not None:
         identify_harness(store, job, own=False)
-    for key in wanted.data:
-        if key.startswith("shards/"):
+    if isinstance(wanted.settings, tuple):  # of a measurement on held-out text
+        with loading():
+            from trainer.kinds.pretraining.evaluate import check_context
+        for key in wanted.data:
             open_shards(store, key)
+        check_context(load_config(wanted.model.folder), wanted.settings[1])
     if isinstance(wanted.settings, NewFiles):
         with loading():
             from trainer.kinds.labelled.evaluate import names_of_files, open_files

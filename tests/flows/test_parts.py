@@ -11,6 +11,7 @@ import pytest
 from prefect import Flow
 
 from flows.data_to_model import data_to_model
+from flows.dry_runs import DRY_RUNS
 from flows.evaluate_model import evaluate_model
 from flows.prepare_data import prepare_data
 from flows.train_model import train_model
@@ -19,7 +20,7 @@ from tests.flows.conftest import Done, flow_run_of, pipeline_job
 from tests.flows.looking import artifacts, task_runs
 from tests.processes import cores, stages, wait_until
 from tests.support import curve, digests, final_bytes, steps_recorded
-from trainer.common.errors import ArtifactError, CorpusError, PipelineError, RecordError
+from trainer.common.errors import ArtifactError, ConfigError, CorpusError, PipelineError, RecordError
 from trainer.config.files import override
 from trainer.config.jobs import EvaluateJob
 from trainer.kinds.pretraining.kind import evaluation_of
@@ -91,6 +92,13 @@ def test_a_model_is_evaluated_by_itself(done: Done, tmp_path: Path) -> None:
     assert state.result().groups == outcome.evaluation.groups
     assert state.result().samples == outcome.evaluation.samples
     assert [artifact.key for artifact in artifacts(flow_run_of(state)) if artifact.type == "table"] == ["evaluation"]
+
+
+@pytest.mark.deep
+def test_the_dry_run_of_an_evaluation_refuses_windows_beyond_the_models_positions(done: Done) -> None:
+    job = EvaluateJob(store=str(done.store), checkpoint=done.state.result().run, context=100_000)
+    with pytest.raises(ConfigError, match=r"context is 100000, but the model has \d+ positions"):
+        DRY_RUNS[EvaluateJob](job)
 
 
 @pytest.mark.deep

@@ -7,7 +7,7 @@ from functools import partial
 from typing import cast
 
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
 
 from trainer.common.display import plural
 from trainer.common.errors import ConfigError, TokenizerError
@@ -77,6 +77,13 @@ def _continue(
     return samples
 
 
+def check_context(config: PretrainedConfig, read: Reading) -> None:
+    """Raise `ConfigError` if the model cannot read windows of this length, or documents apart in them."""
+    check_positions(config, read.context, "context")
+    if read.document_mask:
+        check_one_scale(config, read.context, "context")
+
+
 def measure_text(wanted: Measurement, progress: Progress, runtime: Runtime) -> Result:
     """Score a language model on held-out text and continue the prompts with it. Called by every rank.
 
@@ -92,9 +99,7 @@ def measure_text(wanted: Measurement, progress: Progress, runtime: Runtime) -> R
     load = partial(load_model, found.folder, beside=found.beside, kind=kind)
     with sharding_group(job, runtime):
         model = place_measured(job, runtime, partial(outline_files, found.folder, None), load)
-        check_positions(model.config, context, "context")
-        if read.document_mask:
-            check_one_scale(model.config, context, "context")
+        check_context(model.config, read)
         vocab_size = model.config.get_text_config().vocab_size
         if any(shard_set.details["vocab_size"] > vocab_size for shard_set in sets):
             raise TokenizerError(
