@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests import ROOT
-from tests.cluster.nodes import OBJECT_STORE_BYTES, SETTINGS, Nodes, environment, run, start
+from tests.cluster.nodes import OBJECT_STORE_BYTES, SETTINGS, Nodes, environment, prepare, run, start
 from tests.processes import free_port, stages, wait_until
 from tests.support import small_values
 from trainer import __version__
@@ -158,6 +158,23 @@ def test_a_node_that_joins_later_and_does_not_see_the_store(doomed: Nodes, tmp_p
         with pytest.raises(StorageError, match=r"is not shared: .* cannot see \.staging/shared-"):
             for each in begun:
                 each.result()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount what another machine would have")
+def test_ranks_do_not_run_on_a_node_that_joins_later_with_another_version(
+    doomed: Nodes, raw: Path, tmp_path: Path
+) -> None:
+    doomed.lose()
+    engine = doomed.engine(min_workers=1, resize_seconds=2.0)
+    job = {**small_values(raw, tmp_path / "store", training__max_steps=4000, training__processes=2), "engine": engine}
+    running = start(tmp_path / "asked", "train", {"job": job, "data": prepare(job)}, 2, engine)
+    wait_until(lambda: running.status() is not None or "1 of the cluster's workers start" in running.output()[1])
+    other = tmp_path / "other.py"
+    other.write_text('__version__ = "0.0.7"\n')
+    with joining_machine(doomed, f"mount --bind {other} {ROOT / 'trainer' / '__init__.py'}"):
+        ended = running.wait(150.0)
+    assert "DeviceError: the cluster's nodes differ: " in ended.stderr, ended
+    assert f"has headrace 0.0.7; the stage's machine has headrace {__version__}; " in ended.stderr
 
 
 def test_a_node_that_joins_during_the_look_is_looked_at_as_well(

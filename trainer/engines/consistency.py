@@ -52,6 +52,11 @@ def require_consistent(likeness: Likeness) -> None:
     _compare(likeness, {socket.gethostname(): {"versions": own_versions(), "problem": problem}})
 
 
+def require_versions(versions: Versions) -> None:
+    """Raise `DeviceError` unless the node on which this is called has the versions of the stage's machine."""
+    _compare_versions(versions, {socket.gethostname(): own_versions()})
+
+
 def own_versions() -> Versions:
     """The versions of Python and the libraries on this node."""
     import ray
@@ -61,14 +66,7 @@ def own_versions() -> Versions:
 
 
 def _compare(likeness: Likeness, found: dict[str, dict[str, Any]]) -> None:
-    own = dict(likeness.versions)
-    others = {node: each["versions"] for node, each in found.items() if each["versions"] != own}
-    if others:
-        told = "; ".join(
-            f"{node} has {_tell(theirs, own)}; the stage's machine has {_tell(own, theirs)}"
-            for node, theirs in others.items()
-        )
-        raise DeviceError(f"the cluster's nodes differ: {told}; install the same versions on all of them")
+    _compare_versions(dict(likeness.versions), {node: each["versions"] for node, each in found.items()})
     blind = {node: each["problem"] for node, each in found.items() if each["problem"]}
     if blind:
         raise StorageError(
@@ -77,6 +75,16 @@ def _compare(likeness: Likeness, found: dict[str, dict[str, Any]]) -> None:
             "written there; set `store` to a folder or a bucket that all nodes of the cluster see under the same "
             "name"
         )
+
+
+def _compare_versions(own: Versions, found: dict[str, Versions]) -> None:
+    others = {node: theirs for node, theirs in found.items() if theirs != own}
+    if others:
+        told = "; ".join(
+            f"{node} has {_tell(theirs, own)}; the stage's machine has {_tell(own, theirs)}"
+            for node, theirs in others.items()
+        )
+        raise DeviceError(f"the cluster's nodes differ: {told}; install the same versions on all of them")
 
 
 def _tell(own: Versions, others: Versions) -> str:

@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import redirect_stderr, redirect_stdout, suppress
+from functools import partial
 from typing import Any, TextIO
 
 from trainer.common.errors import EXIT_CRASHED, DeviceError, brief
 from trainer.common.process import in_thread
 from trainer.common.stopping import StopRequested, on_stop, stop_requested, stopping_when
 from trainer.config.engines import RayEngine
+from trainer.engines.consistency import Versions, own_versions
 from trainer.engines.executors import enter_group
 from trainer.engines.ray_cluster import (
     WAITING_SECONDS,
@@ -53,7 +55,11 @@ ERROR = '{"event": "error"'
 """The beginning of a line with the error of a rank."""
 
 
-def carry_ranks(engine: RayEngine, device: str, most: int, work: Callable[[], int], out: TextIO) -> list[int]:
+Work = Callable[[Versions], int]
+"""What a rank does; it is called with the versions of the stage's machine, and returns the rank's exit status."""
+
+
+def carry_ranks(engine: RayEngine, device: str, most: int, work: Work, out: TextIO) -> list[int]:
     """Run `work` in as many ranks as the cluster can run, at most `most`; returns their exit statuses.
 
     Raises `DeviceError` if ranks were lost more often than `engine.max_failures` allows, or if the progress actor was
@@ -78,7 +84,7 @@ def carry_ranks(engine: RayEngine, device: str, most: int, work: Callable[[], in
         return statuses
 
 
-def _fit(cluster: Cluster, gpus: bool, most: int, work: Callable[[], int], kept: str) -> None:
+def _fit(cluster: Cluster, gpus: bool, most: int, work: Work, kept: str) -> None:
     """Run Ray Train to its end. It runs in a thread: in the main thread it would install its own signal handler.
 
     If this process leaves the cluster first, the thread ends at its next call to Ray: it cannot join another cluster.
@@ -88,10 +94,10 @@ def _fit(cluster: Cluster, gpus: bool, most: int, work: Callable[[], int], kept:
     from ray.train.torch import TorchTrainer
 
     engine, actor, group = cluster.engine, cluster.actor, cluster.group
-    surroundings = cluster.surroundings
+    surroundings, rank = cluster.surroundings, partial(work, own_versions())
 
     def worker() -> int:
-        return as_rank(work, surroundings, actor, group)
+        return as_rank(rank, surroundings, actor, group)
 
     fewest = min(engine.min_workers or most, most)
     TorchTrainer(

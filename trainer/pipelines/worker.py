@@ -193,7 +193,7 @@ def on_cluster(request: Request) -> int:
     def work() -> None:
         from trainer.engines.ray_ranks import carry_ranks
 
-        rank = partial(worker.run_rank, request["stage"], request["arguments"], True)
+        rank = partial(worker.run_on_node, request["stage"], request["arguments"])
         engine, device, most = RayEngine(**request["engine"]), request["device"], request["ranks"]
         statuses.extend(carry_ranks(engine, device, most, rank, sys.stdout))
 
@@ -293,6 +293,15 @@ def run_rank(name: str, arguments: dict[str, Any], launched: bool) -> int:
 
         leave_group()
     return status
+
+
+def run_on_node(name: str, arguments: dict[str, Any], versions: dict[str, str]) -> int:
+    """Run a stage as a rank on a node of a cluster, which may have joined after the preflight: it must have the
+    `versions` of the stage's machine. Return the exit status.
+    """
+    from trainer.engines.consistency import require_versions
+
+    return telling(lambda: require_versions(versions), int(os.environ["RANK"])) or run_rank(name, arguments, True)
 
 
 def module_of(name: str) -> str:
