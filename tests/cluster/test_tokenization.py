@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.cluster.nodes import Nodes, content, prepare, run, start
@@ -123,6 +124,17 @@ def test_a_stop_breaks_off_what_runs_and_keeps_what_is_finished(
     _, seen = run("tokenize", arguments)
     assert any(f"{kept} of 8 shards are reused" in line for line in seen.lines)
     assert content(store) == content(local)
+
+
+def test_a_stage_ends_where_what_its_tasks_report_to_is_lost(nodes: Nodes, tmp_path: Path) -> None:
+    with (
+        pytest.raises(DeviceError, match="the cluster's process that tasks and ranks report to was lost: ") as raised,
+        ray_tasks(RayEngine(**nodes.engine()), Store(str(tmp_path))) as tasks,
+    ):
+        (actor,) = (each for each in psutil.process_iter(["name"]) if each.info["name"] == "ray::ProgressActor")
+        actor.kill()
+        wait_until(lambda: bool(tasks.done))
+    assert raised.value.transient
 
 
 def test_tasks_that_wait_for_room_say_so(

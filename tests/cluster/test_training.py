@@ -197,7 +197,7 @@ def test_a_stage_ends_with_its_ranks_where_what_they_report_to_is_lost(
     (actor,) = (each for each in psutil.process_iter(["name"]) if each.info["name"] == "ray::ProgressActor")
     actor.kill()
     ended = running.wait(60.0)
-    assert "DeviceError: the cluster's process that ranks report to was lost: " in ended.stderr, ended
+    assert "DeviceError: the cluster's process that tasks and ranks report to was lost: " in ended.stderr, ended
     wait_until(
         lambda: not [each for each in psutil.process_iter(["name"]) if each.info["name"].startswith("ray::RayTrainWo")]
     )

@@ -166,6 +166,17 @@ class Cluster(NamedTuple):
         """The living nodes, as Ray describes them."""
         return [node for node in self.ray.nodes() if node["Alive"]]
 
+    def ask_actor(self, method: str) -> Any:
+        """The progress actor's answer. Raises `DeviceError` if it is lost: work can neither be stopped nor heard."""
+        from ray.exceptions import RayError
+
+        try:
+            return self.ray.get(getattr(self.actor, method).remote())
+        except RayError as error:
+            raise DeviceError(
+                f"the cluster's process that tasks and ranks report to was lost: {brief(error)}", transient=True
+            ) from error
+
 
 @contextmanager
 def joined(engine: RayEngine) -> Iterator[Cluster]:

@@ -71,7 +71,7 @@ def carry_ranks(engine: RayEngine, device: str, most: int, work: Work, out: Text
         training = in_thread(lambda: _fit(cluster, gpus, most, work, kept), "ray-train")
         with on_stop(lambda: cluster.actor.ask_to_stop.remote()):
             errors = _pass_on(cluster, training, out)
-        statuses: list[int] = cluster.ray.get(cluster.actor.statuses.remote())
+        statuses: list[int] = cluster.ask_actor("statuses")
         _write(out, errors)
         try:
             training.result()
@@ -122,7 +122,7 @@ def _pass_on(cluster: Cluster, training: "Future[None]", out: TextIO) -> list[st
     while True:
         ended = not wait([training], TAKE_SECONDS).not_done
         cluster.head.check()
-        lines, silent = _news(cluster)
+        lines, silent = cluster.ask_actor("take")
         if silent > GONE_SECONDS and stop_requested():
             raise StopRequested
         if silent > WAITING_SECONDS and not told:
@@ -150,19 +150,6 @@ def _write(out: TextIO, lines: list[str]) -> None:
     with suppress(BrokenPipeError):
         out.writelines(f"{line}\n" for line in lines)
         out.flush()
-
-
-def _news(cluster: Cluster) -> tuple[list[str], float]:
-    """The progress actor's news. Raises `DeviceError` if the actor is lost: ranks can neither be stopped nor heard."""
-    from ray.exceptions import RayError
-
-    try:
-        found: tuple[list[str], float] = cluster.ray.get(cluster.actor.take.remote())
-    except RayError as error:
-        raise DeviceError(
-            f"the cluster's process that ranks report to was lost: {brief(error)}", transient=True
-        ) from error
-    return found
 
 
 def as_rank(work: Callable[[], int], surroundings: Surroundings, actor: Any, group: str) -> int:

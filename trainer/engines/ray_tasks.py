@@ -67,7 +67,7 @@ class RayTasks:
     def _look(self) -> int:
         """The progress of all units. Raises `DeviceError` if the head is lost; warns if nothing progresses."""
         self._cluster.head.check()
-        found: int = self._cluster.ray.get(self._cluster.actor.done.remote())
+        found: int = self._cluster.ask_actor("done")
         self._watch((found, self._units - len(self._running)))
         return found
 
