@@ -10,13 +10,10 @@ it starts. They are not passed anywhere else.
 import os
 from typing import Any
 
+from trainer.common.credentials import ENDPOINT, set_environment
 from trainer.common.errors import ConfigError
 
 VARIABLE = "HEADRACE_CREDENTIALS"
-IDENTITY = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"}
-ENDPOINT = "AWS_ENDPOINT_URL"
-STRONGER = {"AWS_ENDPOINT_URL_S3", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"}
-"""Variables because of which `ENDPOINT` would be ignored."""
 
 
 def use_credentials(start_server: bool = True) -> None:
@@ -43,11 +40,7 @@ def use_credentials(start_server: bool = True) -> None:
         block = Block.load(name)
     except ValueError as error:
         raise ConfigError(f"{VARIABLE} is {name!r}, but this block does not exist: {error}") from error
-    found = _environment(name, block)
-    # The block's identity is not mixed with another one, and goes to no other endpoint than the block's.
-    for variable in (IDENTITY - found.keys()) | (STRONGER if ENDPOINT in found else set()):
-        os.environ.pop(variable, None)
-    os.environ.update(found)
+    set_environment(_environment(name, block))
 
 
 def _environment(name: str, block: Any) -> dict[str, str]:

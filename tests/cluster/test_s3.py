@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.nodes import Nodes, prepare, run
+from tests.cluster.nodes import Nodes, environment, prepare, run
 from tests.s3 import S3Server, s3_server
 from tests.support import final_bytes, small_values
 from trainer.store.names import FINAL
@@ -20,6 +20,24 @@ def server(nodes: Nodes, tmp_path: Path) -> Iterator[S3Server]:
     """A server that was started after the nodes and is unknown in their environment."""
     with s3_server(tmp_path) as server:
         yield server
+
+
+@pytest.fixture
+def foreign() -> Iterator[Nodes]:
+    """Nodes that were started with a profile and an endpoint of their own."""
+    with environment(AWS_PROFILE="of-another", AWS_ENDPOINT_URL_S3="http://127.0.0.1:9"):
+        nodes = Nodes()
+    try:
+        yield nodes
+    finally:
+        nodes.end()
+
+
+def test_credentials_of_a_node_are_not_mixed_with_those_of_the_stage(foreign: Nodes, raw: Path, tmp_path: Path) -> None:
+    with s3_server(tmp_path) as server:
+        values = small_values(raw, server.new_store())
+        job = {**{key: values[key] for key in ("store", "name", "data")}, "engine": foreign.engine()}
+        assert len(prepare(job)["shards"]) == 2
 
 
 def test_a_run_in_a_bucket_is_that_in_a_folder(

@@ -106,16 +106,15 @@ def look_everywhere(cluster: Cluster, likeness: Likeness) -> dict[str, dict[str,
 
         try:
             from trainer.engines.consistency import own_versions
+            from trainer.engines.ray_cluster import Surroundings
             from trainer.store.storage import Store
         except ImportError as error:
             return {"versions": {"headrace": f"missing or another version ({error})"}, "problem": None}
         versions = own_versions()
         try:
-            if os.path.isdir(folder):
-                os.chdir(folder)
-            elif "://" not in url and not os.path.isabs(url):
+            if not os.path.isdir(folder) and "://" not in url and not os.path.isabs(url):
                 return {"versions": versions, "problem": f"has no folder {folder}, and cannot see {probe}"}
-            os.environ.update(environment)
+            Surroundings(folder, environment).enter()
             seen = Store(url).exists(probe)
         except Exception as error:
             return {"versions": versions, "problem": f"({type(error).__name__}: {error}) cannot see {probe}"}

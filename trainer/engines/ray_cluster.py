@@ -15,6 +15,7 @@ from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
+from trainer.common.credentials import set_environment
 from trainer.common.display import plural
 from trainer.common.errors import ConfigError, DeviceError, brief
 from trainer.common.process import in_thread
@@ -124,7 +125,7 @@ class Surroundings(NamedTuple):
         """Apply them. A missing folder raises nothing here: relative paths fail where they are used."""
         with suppress(OSError):
             os.chdir(self.folder)
-        os.environ.update(self.environment)
+        set_environment(self.environment)
 
 
 class Head:
