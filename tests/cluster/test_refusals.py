@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests import ROOT
-from tests.cluster.nodes import OBJECT_STORE_BYTES, SETTINGS, Nodes, environment, prepare, run, start
+from tests.cluster.nodes import OBJECT_STORE_BYTES, SETTINGS, Nodes, asked, environment, prepare, run, start
 from tests.processes import free_port, stages, wait_until
 from tests.support import small_values
 from trainer import __version__
@@ -53,6 +53,24 @@ def test_no_cluster_on_this_machine(raw: Path, tmp_path: Path) -> None:
 def test_an_address_for_clients_in_the_environment(raw: Path, tmp_path: Path) -> None:
     with environment(RAY_ADDRESS="ray://127.0.0.1:10001"):
         assert "ConfigError: RAY_ADDRESS is 'ray://127.0.0.1:10001'" in refused(raw, tmp_path, {"address": "auto"})
+
+
+def test_the_address_of_a_dashboard_in_the_environment(raw: Path, tmp_path: Path) -> None:
+    with environment(RAY_ADDRESS="http://127.0.0.1:8265"):
+        assert refused(raw, tmp_path, {"address": "auto"}).startswith(
+            "ConfigError: RAY_ADDRESS is 'http://127.0.0.1:8265'; expected HOST:PORT of the cluster's head, or auto"
+        )
+
+
+def test_an_empty_address_in_the_environment_counts_as_none(raw: Path, tmp_path: Path) -> None:
+    with environment(RAY_ADDRESS=""):
+        assert "no Ray cluster runs on this machine" in refused(raw, tmp_path, {"address": "auto"})
+
+
+def test_a_server_that_is_not_the_head_of_a_cluster(nodes: Nodes, raw: Path, tmp_path: Path) -> None:
+    port = asked(nodes, lambda cluster: cluster.nodes()[0]["NodeManagerPort"])
+    told = refused(raw, tmp_path, {"address": f"127.0.0.1:{port}"})
+    assert f"engine.address is '127.0.0.1:{port}', where a server answers that is not the head of a Ray" in told
 
 
 def test_more_ranks_than_there_is_room_for(nodes: Nodes, raw: Path, tmp_path: Path) -> None:

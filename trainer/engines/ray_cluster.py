@@ -107,6 +107,7 @@ class Saying(io.TextIOBase):
         return len(text)
 
 
+AUTO = "auto"
 CONNECT_SECONDS = 10.0
 ASK_SECONDS, HEAD_SECONDS = 2.0, 20.0
 LOOK_SECONDS = 0.2
@@ -188,7 +189,7 @@ def joined(engine: RayEngine) -> Iterator[Cluster]:
     Raises `ConfigError` if Ray is not installed, `DeviceError` if there is no such cluster or its versions differ.
     """
     ray = _ray()
-    address = _address(engine)
+    named, address = _address(engine)
     joining = in_thread(
         lambda: ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR"), "ray-init"
     )
@@ -198,9 +199,14 @@ def joined(engine: RayEngine) -> Iterator[Cluster]:
     try:
         joining.result()
     except ConnectionError as error:
+        if address != AUTO:
+            raise DeviceError(
+                f"{named} is {address!r}, where a server answers that is not the head of a Ray cluster; set the port "
+                "that `ray start --head` uses, by default 6379"
+            ) from error
         raise DeviceError(
-            f"engine.address is {engine.address!r}, but no Ray cluster runs on this machine; start one (`ray start "
-            "--head`), join one (`ray start --address HOST:PORT`), or set its address"
+            f"{named} is {address!r}, but no Ray cluster runs on this machine; start one (`ray start --head`), join "
+            "one (`ray start --address HOST:PORT`), or set its address"
         ) from error
     except Exception as error:  # Ray has no specific exceptions for failed joins
         raise _refusal(engine, error) from error
@@ -229,29 +235,33 @@ def _ray() -> Any:
     return ray
 
 
-def _address(engine: RayEngine) -> str:
-    """The cluster's address. Raises `DeviceError` if nothing answers there: Ray itself would retry for minutes."""
-    address = os.environ.get("RAY_ADDRESS", "auto") if engine.address == "auto" else engine.address
+def _address(engine: RayEngine) -> tuple[str, str]:
+    """The setting or variable with the cluster's address, and the address. Raises `DeviceError` if nothing answers
+    there: Ray itself would retry for minutes.
+    """
+    named, address = "engine.address", engine.address
+    if address == AUTO and (given := os.environ.get("RAY_ADDRESS")):
+        named, address = "RAY_ADDRESS", given
     if address.startswith(CLIENT):
         raise ConfigError(
-            f"RAY_ADDRESS is {address!r}, which is for Ray's clients; set engine.address to HOST:PORT of the cluster's "
-            "head"
+            f"{named} is {address!r}, which is for Ray's clients; set engine.address to HOST:PORT of the cluster's head"
         )
-    if address == "auto":
-        return address
+    if address == AUTO:
+        return named, address
+    expected = f"{named} is {address!r}; expected HOST:PORT of the cluster's head, or {AUTO}"
+    if "://" in address:
+        raise ConfigError(f"{expected}: an address with {address.partition('://')[0]}:// is that of Ray's dashboard")
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
     except ValueError as error:
-        raise ConfigError(
-            f"engine.address is {address!r}; expected HOST:PORT of the cluster's head, or auto"
-        ) from error
+        raise ConfigError(expected) from error
     except OSError as error:
         raise DeviceError(
-            f"no Ray cluster answers at {address} ({error.strerror or error}); start it, or correct engine.address",
+            f"no Ray cluster answers at {address} ({error.strerror or error}); start it, or correct {named}",
             transient=True,
         ) from error
-    return address
+    return named, address
 
 
 def _refusal(engine: RayEngine, error: Exception) -> DeviceError:
