@@ -100,12 +100,18 @@ def _is_away(error: BaseException) -> bool:
         return _is_busy(status) or answer.get("Error", {}).get("Code") in BROKEN_OFF
     if ("aiohttp.client_exceptions", "ClientResponseError") in kinds:
         return _is_busy(getattr(error, "status", 0))
-    if kinds & LASTING:
-        return False
+    if kinds & LASTING or isinstance(_within(error), ValueError | FileNotFoundError):
+        return False  # such as a header that ends in a line break, or a missing file of certificates
     if isinstance(error, socket.gaierror) or kinds & UNRESOLVED:
         return number_of(error) in (socket.EAI_AGAIN, None)  # aiodns, if installed, sets no number
     refused = isinstance(error, ConnectionError | TimeoutError) and not isinstance(error, BrokenPipeError)
     return refused or bool(kinds & TRANSPORT)
+
+
+def _within(error: BaseException) -> object:
+    """The error that botocore's `HTTPClientError` reports."""
+    fields = getattr(error, "kwargs", None)
+    return fields.get("error") if isinstance(fields, dict) else None
 
 
 def _is_busy(status: int) -> bool:

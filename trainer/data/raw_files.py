@@ -21,6 +21,7 @@ from trainer.common.errors import CorpusError, PipelineError, reason_of
 from trainer.common.transient import is_transient
 from trainer.config.corpora import CorpusConfig
 from trainer.store.checked_files import digest_stream
+from trainer.store.remedies import is_of_remote, remedy_of_s3
 
 FORMAT_OF_ENDING = {"csv": "csv", "tsv": "csv", "jsonl": "jsonl", "json": "jsonl", "parquet": "parquet"}
 """The format of files, by the ending of their names."""
@@ -281,15 +282,16 @@ def reading(path: str) -> Iterator[None]:
     except PipelineError:
         raise
     except Exception as error:
-        if isinstance(error, DAMAGED) or is_transient(error):
+        if isinstance(error, DAMAGED) or is_transient(error) or is_of_remote(error):
             raise unreadable(path, error) from error
         raise
 
 
 def unreadable(path: str, error: Exception) -> CorpusError:
     """The error for a raw file that cannot be opened or is damaged."""
-    message = f"{path} cannot be read: {reason_of(error)}; check that the file exists, is complete and readable"
-    return CorpusError(message, is_transient(error))
+    remedy = remedy_of_s3(error, "list and read") if path.startswith(("s3://", "s3a://")) else None
+    remedy = remedy or "check that the file exists, is complete and readable"
+    return CorpusError(f"{path} cannot be read: {reason_of(error)}; {remedy}", is_transient(error))
 
 
 def csv_header(path: str, settings: CsvSettings) -> tuple[list[str], int]:

@@ -170,7 +170,8 @@ def _no_match(pattern: str) -> str:
             f"{pattern!r} is a folder; list its files with {f'{folder}/*'!r}, or {f'{folder}/**'!r} to include "
             "subfolders"
         )
-    return f"no file matches {pattern!r}; check the path, relative to this folder"
+    where = "the bucket or server, and the path" if "://" in pattern else "the path, relative to this folder"
+    return f"no file matches {pattern!r}; check {where}"
 
 
 def _racy(source: SourceFile, now: float) -> bool:

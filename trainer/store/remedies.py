@@ -2,6 +2,8 @@
 
 import errno
 
+from trainer.common.transient import is_transient
+
 REACHABLE = "check that the store is reachable and undamaged"
 
 OF_LOCAL = {
@@ -24,8 +26,27 @@ def remedy_of_local(number: int | None) -> str:
     return OF_LOCAL.get(number or 0, REACHABLE)
 
 
+INVALID_ENDPOINT = "Invalid endpoint: "
+"""The beginning of the `ValueError` that botocore raises for an endpoint without http:// or https://."""
+
+
+def is_of_remote(error: Exception) -> bool:
+    """Whether a library of a remote file system raised an error of its own: for a server's answer, or its settings."""
+    libraries = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    return bool(libraries & {"botocore", "aiohttp"}) or str(error).startswith(INVALID_ENDPOINT)
+
+
 def remedy_of_remote(error: Exception) -> str:
     """The remedy for an error of a remote store."""
+    if remedy := remedy_of_s3(error, "read, write, list and delete"):
+        return remedy
+    return "create the bucket, or choose another store" if isinstance(error, FileNotFoundError) else REACHABLE
+
+
+def remedy_of_s3(error: Exception, wanted: str) -> str | None:
+    """The remedy for credentials and other settings of S3; None if others are the cause. `wanted` is what the
+    credentials must permit.
+    """
     answer = getattr(error.__cause__ or error, "response", None)  # s3fs raises its own errors from botocore's
     if isinstance(answer, dict) and (remedy := OF_S3.get(answer.get("Error", {}).get("Code"))):
         return remedy
@@ -33,6 +54,14 @@ def remedy_of_remote(error: Exception) -> str:
     if isinstance(error, PermissionError) or "redentials" in type(error).__name__ or "Bad Request" in str(error):
         return (
             "check the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or a role) and that they "
-            "may read, write, list and delete there"
+            f"may {wanted} there"
         )
-    return "create the bucket, or choose another store" if isinstance(error, FileNotFoundError) else REACHABLE
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    if "SSLError" in kinds:
+        return "check whether the server expects https (AWS_ENDPOINT_URL), and its certificate (AWS_CA_BUNDLE)"
+    if str(error).startswith(INVALID_ENDPOINT) or ("BotoCoreError" in kinds and not is_transient(error)):
+        return (
+            "check the bucket's name, and AWS's settings: AWS_ENDPOINT_URL, which begins with http:// or https://, "
+            "AWS_DEFAULT_REGION, AWS_PROFILE and the others, and its files"
+        )
+    return None

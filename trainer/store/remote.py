@@ -20,18 +20,13 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-import aiohttp
 import fsspec
-from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.common.errors import StorageError
 from trainer.store.blob_cache import BlobCache
 from trainer.store.local import Stored
 from trainer.store.names import plain_key
 from trainer.store.private_folders import PrivateFolder, make_folders
-
-REFUSALS = (OSError, BotoCoreError, ClientError, aiohttp.ClientError)
-"""Exceptions raised by remote file systems."""
 
 PUBLISHERS = 8
 """Maximum number of processes that may publish the same folder simultaneously."""

@@ -22,7 +22,7 @@ from trainer.store import roots
 from trainer.store.checked_files import forget_unused
 from trainer.store.local import LocalFiles, Stored, linked_folders
 from trainer.store.private_folders import STAGING, PrivateFolder, sweep
-from trainer.store.remedies import remedy_of_local, remedy_of_remote
+from trainer.store.remedies import is_of_remote, remedy_of_local, remedy_of_remote
 
 if TYPE_CHECKING:
     from trainer.store.remote import RemoteObjects
@@ -55,7 +55,6 @@ class Store:
         self.url = url.rstrip("/") if len(url) > 1 else url
         self.local: Path | None = None
         self.cache_bytes: int | None
-        self._refusals: tuple[type[Exception], ...] = (OSError,)
         if split_protocol(self.url)[0] in LOCAL:
             self.local = Path(LocalFileSystem._strip_protocol(self.url))
             self.files: LocalFiles | RemoteObjects = LocalFiles(self.local)
@@ -69,7 +68,7 @@ class Store:
                 raise StorageError(
                     f"the store {self.url!r} cannot be opened: {brief(error)}", is_transient(error)
                 ) from error
-            self.files, self._refusals = objects, remote.REFUSALS
+            self.files = objects
             self._base, self.cache_bytes = objects.cache.work, objects.cache.limit
 
     def path(self, key: str) -> str:
@@ -313,7 +312,9 @@ class Store:
         try:
             yield
             self._require_not_away(key)  # otherwise a missing file would be treated as never created
-        except self._refusals as error:
+        except Exception as error:
+            if not isinstance(error, OSError) and (self.local is not None or not is_of_remote(error)):
+                raise
             self._require_not_away(key, error)
             if isinstance(error, FileNotFoundError) and (self.local or operation == "read"):
                 raise

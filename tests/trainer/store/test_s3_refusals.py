@@ -10,8 +10,10 @@ from tests.depth import once
 from tests.faults import faulty
 from tests.s3 import S3Server
 from tests.support import small_job
-from trainer.common.errors import StorageError
+from trainer.common.errors import CorpusError, StorageError
 from trainer.common.progress import silent
+from trainer.config.corpora import CorpusConfig
+from trainer.data.sources import find_sources
 from trainer.kinds.pretraining.preflight import preflight
 from trainer.store import remote
 from trainer.store.probes import check_writable
@@ -55,6 +57,38 @@ def test_credentials_that_are_missing_are_asked_for(s3: S3Server, environment: p
         environment.delenv(name)
     with pytest.raises(StorageError, match=r"cannot write s3://.*AWS_ACCESS_KEY_ID"):
         Store(s3.new_store()).write_bytes("a", b"x")
+
+
+SETTINGS = {
+    "AWS_ENDPOINT_URL": ("127.0.0.1:9000", r"Invalid endpoint: 127\.0\.0\.1:9000; .*begins with http:// or https://"),
+    "AWS_PROFILE": ("nobody", r"profile \(nobody\) could not be found; .*AWS_PROFILE"),
+    "AWS_DEFAULT_REGION": ("us east", r"'us east' doesn't match .*; .*AWS_DEFAULT_REGION"),
+    "AWS_ACCESS_KEY_ID": ("ends-in-a-line-break\n", "control character"),
+    "AWS_SECRET_ACCESS_KEY": ("wrong", "check the credentials"),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_of_s3_that_are_wrong_are_said_to_be_for_the_store_and_raw_files(
+    name: str, s3: S3Server, environment: pytest.MonkeyPatch
+) -> None:
+    value, said = SETTINGS[name]
+    environment.setenv(name, value)
+    with pytest.raises(StorageError, match=rf"cannot write s3://headrace/.*{said}") as of_store:
+        check_writable(Store(s3.new_store()))
+    corpus = CorpusConfig(name="raw", paths=[f"{s3.new_store()}/*.txt"])
+    with pytest.raises(CorpusError, match=rf"s3://headrace/.* cannot be read: .*{said}") as of_raw:
+        find_sources(corpus)
+    assert not of_store.value.transient and not of_raw.value.transient
+
+
+def test_credentials_that_are_missing_for_raw_files_are_asked_for(
+    s3: S3Server, environment: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        environment.delenv(name)
+    with pytest.raises(CorpusError, match=r"Unable to locate credentials; .*AWS_ACCESS_KEY_ID.* may list and read"):
+        find_sources(CorpusConfig(name="raw", paths=[f"{s3.new_store()}/*.txt"]))
 
 
 def test_whoever_may_not_write_there_is_told_so(s3: S3Server, environment: pytest.MonkeyPatch) -> None:
