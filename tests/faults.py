@@ -110,6 +110,11 @@ class _Handler(socketserver.StreamRequestHandler):
         answer = self._forward(head, body)
         if fate == "ignore conditions" and conditional and answer.startswith(b"HTTP/1.1 412 "):
             answer = b'HTTP/1.1 200 OK\r\nETag: "0123"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n'
+        if fate == "short" and head.startswith(b"GET "):
+            start, _, content = answer.partition(b"\r\n\r\n")
+            content = content[: len(content) // 2]
+            length = b"content-length: %d" % len(content)
+            answer = re.sub(rb"(?i)content-length: *\d+", length, start) + b"\r\n\r\n" + content
         if fate == "half":
             self.wfile.write(answer[: len(answer) // 2])
             self._reset()

@@ -2,6 +2,7 @@
 
 import bz2
 import csv
+import errno
 import io
 import lzma
 import zipfile
@@ -239,7 +240,24 @@ def open_bytes(path: str) -> IO[bytes]:
     if "://" not in path:
         return open(path, "rb")
     # fsspec's own files have no readline with a size limit.
-    return io.BufferedReader(cast(io.RawIOBase, fsspec.open(path, "rb").open()), 2**20)
+    return io.BufferedReader(cast(io.RawIOBase, _of_whole_answers(fsspec.open(path, "rb").open())), 2**20)
+
+
+def _of_whole_answers(file: Any) -> Any:
+    """A remote file that raises `OSError` for an answer of another length than requested. fsspec would take it for the
+    file's bytes and read on behind it.
+    """
+    cache: Any = getattr(file, "cache", None)
+    if (fetch := getattr(cache, "fetcher", None)) is not None:
+
+        def fetch_whole(start: int, end: int) -> bytes:
+            found: bytes = fetch(start, end)
+            if len(found) != end - start:
+                raise OSError(errno.EREMOTEIO, f"{end - start} bytes from {start} were requested, {len(found)} arrived")
+            return found
+
+        cache.fetcher = fetch_whole
+    return file
 
 
 def open_as(form: str, path: str) -> IO[bytes]:

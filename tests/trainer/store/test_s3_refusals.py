@@ -13,6 +13,7 @@ from tests.support import small_job
 from trainer.common.errors import CorpusError, StorageError
 from trainer.common.progress import silent
 from trainer.config.corpora import CorpusConfig
+from trainer.data.raw_files import open_bytes, reading
 from trainer.data.sources import find_sources
 from trainer.kinds.pretraining.preflight import preflight
 from trainer.store import remote
@@ -160,6 +161,27 @@ def test_a_server_that_would_let_two_processes_write_one_run_is_refused_before_a
             preflight(small_job(raw, store.url), silent())
         assert not raised.value.transient
         assert list(store.walk()) == []
+
+
+def test_an_answer_that_is_shorter_than_requested_is_not_taken_for_a_raw_file(
+    s3: S3Server, environment: pytest.MonkeyPatch
+) -> None:
+    path, text = f"{s3.new_store()}/raw.txt", b"a line of text\n" * 10_000
+    fsspec.filesystem("s3").pipe_file(path, text)
+    with faulty(s3.address, share=0, latency=0) as (address, faults):
+        environment.setenv("AWS_ENDPOINT_URL", address)
+        fsspec.get_filesystem_class("s3").clear_instance_cache()
+        (source,) = find_sources(CorpusConfig(name="raw", paths=[path]))
+        with open_bytes(source.path) as file:
+            assert file.read() == text
+        faults.always = "short"
+        with (
+            pytest.raises(CorpusError, match=r"150000 bytes from 0 were requested, 75000 arrived") as raised,
+            reading(source.path),
+            open_bytes(source.path) as file,
+        ):
+            file.read()
+        assert raised.value.transient
 
 
 @pytest.mark.parametrize("method", ["create", "_replace"])
