@@ -10,7 +10,7 @@ it starts. They are not passed anywhere else.
 import os
 from typing import Any
 
-from trainer.common.credentials import ENDPOINT, set_environment
+from trainer.common.credentials import ENDPOINT, IDENTITY, set_environment
 from trainer.common.errors import ConfigError
 
 VARIABLE = "HEADRACE_CREDENTIALS"
@@ -40,7 +40,10 @@ def use_credentials(start_server: bool = True) -> None:
         block = Block.load(name)
     except ValueError as error:
         raise ConfigError(f"{VARIABLE} is {name!r}, but this block does not exist: {error}") from error
-    set_environment(_environment(name, block))
+    found = _environment(name, block)
+    for variable in IDENTITY:  # also for a block without an identity, for which that of the machine is used
+        os.environ.pop(variable, None)
+    set_environment(found)
 
 
 def _environment(name: str, block: Any) -> dict[str, str]:

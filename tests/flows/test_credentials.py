@@ -53,6 +53,20 @@ def test_each_kind_of_block_gives_what_aws_tools_read(kind: str, monkeypatch: py
     }  # fmt: skip
 
 
+def test_a_block_without_an_identity_is_not_mixed_with_that_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    AwsCredentials(region_name="us-east-1").save(name)
+    monkeypatch.setattr(
+        os,
+        "environ",
+        {VARIABLE: f"aws-credentials/{name}", "AWS_ACCESS_KEY_ID": "of another", "AWS_PROFILE": "another"},
+    )
+    use_credentials()
+    assert os.environ == {VARIABLE: f"aws-credentials/{name}", "AWS_DEFAULT_REGION": "us-east-1"}
+
+
 def test_a_block_that_is_missing_or_of_another_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "aws-credentials/nobody")
     with pytest.raises(
