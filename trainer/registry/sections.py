@@ -170,8 +170,7 @@ def _task_rows(name: str, scores: Scores, asked: Asked) -> list[list[str]]:
     solved = "differs by task" if few_shot is None else count(few_shot)
     end = [count(scores.counts["examples"]), solved, asked.tasks[name].tell_kept_out()]
     return [
-        [name, figure, score(value), score(scores.errors.get(figure)), *end]
-        for figure, value in scores.figures.items()
+        [name, figure, score(value), score(scores.errors.get(figure)), *end] for figure, value in scores.figures.items()
     ]
 
 
