@@ -73,6 +73,31 @@ def test_tokens_in_shards_shorter_than_a_window_are_reported_unused(caplog: pyte
     assert "corpus code: 90 tokens unused, in shards shorter than one window" in caplog.text
 
 
+def test_a_shard_of_exactly_one_window_is_used_whole(caplog: pytest.LogCaptureFixture) -> None:
+    (corpus,) = make_plan(settings(), [shards_of("exact", [128, 128])], ranks=1).corpora
+    assert (corpus.windows, corpus.unused_tokens, caplog.records) == (2, 0, [])
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_packed_windows_give_a_step_the_tokens_that_its_draws_hold(alpha: float) -> None:
+    tokens, packed = {"short": 9000, "long": 60_000}, {"short": [60, 40], "long": [500]}
+    sets = [shards_of(name, [count]) for name, count in tokens.items()]
+    plan = make_plan(settings(alpha=alpha, packing="best_fit"), sets, 1, packed)
+    # 100 windows of 90 tokens on average, and 500 of 120, drawn 8 at a time.
+    short = 9000**alpha / (9000**alpha + 60_000**alpha)
+    assert plan.tokens_per_step == round(8 * (short * 90 + (1 - short) * 120))
+    assert plan.fill == pytest.approx((9000 + 60_000) / (600 * 128))
+    assert (plan.windows, plan.steps_per_epoch, plan.total_steps) == (600, 75, 150)
+    assert [(corpus.windows, corpus.unused_tokens) for corpus in plan.corpora] == [(100, 0), (500, 0)]
+    assert plan.corpora[0].passes == pytest.approx(150 * 8 * short / 100)
+
+
+def test_a_corpus_without_a_document_to_pack_is_refused_by_name() -> None:
+    sets = [shards_of("full", [1000]), shards_of("held-out", [0])]
+    with pytest.raises(CorpusError, match="corpus 'held-out' has no document to train on"):
+        make_plan(settings(packing="best_fit"), sets, 1, {"full": [9], "held-out": [0]})
+
+
 @pytest.mark.parametrize(
     ("held_out", "said"),
     [
@@ -124,6 +149,7 @@ def test_a_decay_that_is_not_at_the_runs_end_is_refused(options: dict[str, int],
         make_plan(settings(**wsd, schedule_options=options), data, ranks=1)
     for fits in (
         {"num_decay_steps": 18},
+        {"num_stable_steps": 15, "num_decay_steps": 3},
         {**options, "num_stable_steps": 5, "num_decay_steps": 2, "min_lr_ratio": 0.1},
     ):
         assert make_plan(settings(**wsd, schedule_options=fits), data, ranks=1).total_steps == 20
