@@ -80,7 +80,7 @@ class References:
             if not config.get("inputs"):
                 raise self._unknown(run, f"{CONFIG} lists no inputs; {remedy_of(f'{run}/{CONFIG}')}")
             measured_on = _measured_on(self._read(run, f"{run}/{EVALUATION}"))
-            return ({each["key"] for each in config["inputs"].values()} | measured_on) - {run}
+            return {each["key"] for each in config["inputs"].values()} | measured_on
         if is_held(self._store, run):
             raise RunError(
                 f"{self._store.path(run)} is starting and has not recorded its inputs yet, so nothing is removed; run "

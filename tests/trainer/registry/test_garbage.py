@@ -57,6 +57,8 @@ def full(any_store: Store) -> Store:
         {"validation": {}}, checkpoint="runs/pretrained/checkpoint-best", data=[add_superseded(any_store, "measured")]
     )
     write_sealed(any_store, "evaluations/checkpoint-best-1.json", measured.recorded())
+    outside = a_result({"validation": {}}, checkpoint="/models/gpt", data=[add_superseded(any_store, "outside")])
+    write_sealed(any_store, "evaluations/gpt-1.json", outside.recorded())
     add_run(any_store, "other", add_superseded(any_store, "other"))
     add_tokenizer(any_store, "other-0", **{"taken from": add_tokenizer(any_store, "taken")})
     pin(any_store, add_superseded(any_store, "pinned"))
@@ -91,6 +93,9 @@ def test_runs_go_only_if_they_are_old_and_neither_needed_nor_at_work(any_store: 
     add_run(any_store, "a-lost-fork", add_encoded(any_store, "fork"), fork={**fork, "run": lost}, final=False)
     measured = a_result({"validation": {}}, checkpoint=f"{lost}/final", data=[add_superseded(any_store, "eval")])
     write_sealed(any_store, "evaluations/lost-1.json", measured.recorded())
+    data = [add_superseded(any_store, "named")]
+    named = a_result({"validation": {}}, checkpoint="lost-base", model=f"{lost}/final", data=data)
+    write_sealed(any_store, "evaluations/lost-2.json", named.recorded())
     for name in ("first", "second", "rolled-back"):
         promote(any_store, "lm", f"runs/{name}", {}, "why")
     roll_back(any_store, "lm", "broke")
@@ -101,7 +106,7 @@ def test_runs_go_only_if_they_are_old_and_neither_needed_nor_at_work(any_store: 
     assert [each.key for each in told if each.what == "run"] == ["runs/a-lost-fork", "runs/forgotten", lost]
     assert set(keys(told)) - {"runs/a-lost-fork", "runs/forgotten", lost} == {
         f"encoded/fork-{OLD}", f"encoded/lost-{OLD}", f"shards/eval-{OLD}", f"shards/forgotten-{OLD}",
-        f"tokenizers/eval-0-{OLD}", f"tokenizers/forgotten-0-{OLD}",
+        f"shards/named-{OLD}", f"tokenizers/eval-0-{OLD}", f"tokenizers/forgotten-0-{OLD}", f"tokenizers/named-0-{OLD}",
     }  # fmt: skip
     left = {key.split("/")[1] for key in contents(any_store) if key.startswith("runs/")}
     assert left == {"base", "pinned", "first", "second", "rolled-back", "held", "fork"}

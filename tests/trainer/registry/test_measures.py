@@ -13,11 +13,14 @@ import pytest
 from tests.trainer.curating import Here, curated_job, decide, prose, write_documents
 from tests.trainer.made import prepare
 from tests.trainer.report_runs import publish
+from tests.trainer.results import a_result
 from tests.trainer.stocked_store import OLD, add_decisions, add_run, add_shards, found, keys
 from trainer.common.errors import RunError, StorageError
 from trainer.common.progress import silent
 from trainer.curation.showing import StoredDecisions
 from trainer.data.tokenization import STARTED
+from trainer.records.evaluations import CleanOf
+from trainer.records.sealed import write_sealed
 from trainer.registry.references import pin, unpin
 from trainer.store.local import LocalFiles
 from trainer.store.manifest import MANIFEST
@@ -148,6 +151,14 @@ def test_decisions_stay_with_the_tokenizer_that_was_trained_by_them(any_store: S
     decisions = add_decisions(any_store, "text")
     add_run(any_store, "a", add_shards(any_store, "one"))
     publish(any_store, f"tokenizers/one-0-{OLD}", "tokenizer", {"tokenizer.json": b"{}"}, {}, {"decisions": decisions})
+    assert keys(found(any_store)) == []
+
+
+def test_decisions_stay_with_the_figures_that_they_kept_clean(any_store: Store) -> None:
+    named, decisions = add_run(any_store, "a", add_shards(any_store, "one")), add_decisions(any_store, "text")
+    assert keys(found(any_store)) == [decisions]
+    clean = CleanOf(ngram=13, least_words=5, files=[], decisions=[decisions], texts=1, too_short=0)
+    write_sealed(any_store, f"{named}/eval.json", a_result({"validation": {}}, clean_of=clean).recorded())
     assert keys(found(any_store)) == []
 
 
