@@ -51,8 +51,9 @@ def test_total_steps_are_epochs_times_batches_rounded_up(epochs: int, global_bat
 
 
 def test_a_number_of_steps_can_be_given_instead_of_epochs() -> None:
-    plan = make_plan(settings(epochs=None, max_steps=77), [shards_of("a", [100_000])], ranks=1)
-    assert plan.total_steps == 77
+    for steps in (77, 770):  # an epoch has 98
+        plan = make_plan(settings(epochs=None, max_steps=steps), [shards_of("a", [100_000])], ranks=1)
+        assert (plan.steps_per_epoch, plan.total_steps) == (98, steps)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 0.7, 1.0])
