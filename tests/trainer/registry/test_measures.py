@@ -75,6 +75,20 @@ def test_a_pin_keeps_decisions_with_what_they_were_made_from(measured: Store) ->
     assert len(found(measured)) == 4
 
 
+def test_decisions_that_are_needed_again_while_they_are_removed_keep_their_measures(
+    measured: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost, delete = f"decisions/lost-{OLD}", Store.delete
+
+    def delete_and_pin(self: Store, name: str, first: str | None = None) -> None:
+        delete(self, name, first)
+        if name == f"{lost}/{MANIFEST}":
+            self.write_bytes(f"pins/{lost}", b"")
+
+    monkeypatch.setattr(Store, "delete", delete_and_pin)
+    assert keys(found(measured, remove=True)) == [PAIRS]
+
+
 def test_of_a_unit_the_newest_measures_stay_and_the_young(empty_store: Store) -> None:
     add_run(
         empty_store, "a", add_shards(empty_store, "one", decisions=add_decisions(empty_store, "text", measures=[USED]))

@@ -8,7 +8,18 @@ from typing import Any
 import pytest
 
 from tests.trainer.report_runs import publish
-from tests.trainer.stocked_store import OLD, add_encoded, add_run, add_superseded, contents, found, job, keys
+from tests.trainer.stocked_store import (
+    OLD,
+    add_decisions,
+    add_encoded,
+    add_run,
+    add_superseded,
+    add_tokenizer,
+    contents,
+    found,
+    job,
+    keys,
+)
 from trainer.common.errors import ArtifactError, StorageError
 from trainer.config.runs import PromotionConfig
 from trainer.data.tokenization import STARTED
@@ -150,6 +161,24 @@ def test_a_set_that_is_published_anew_during_its_removal_stays(
     assert found(any_store, remove=True) == []
     assert any_store.read_bytes(f"{key}/train.arrow") == b"made anew"
     assert any_store.exists(f"{key}/{MANIFEST}")
+
+
+def test_a_tokenizer_that_is_published_during_a_removal_keeps_what_it_was_trained_by(
+    any_store: Store, around_last_look: Callable[[str, Callable[[], object]], None]
+) -> None:
+    decisions = add_decisions(any_store, "text")
+    add_run(any_store, "x", f"shards/late-{OLD}")
+    around_last_look("before", lambda: add_tokenizer(any_store, "late-0", decisions=decisions))
+    assert found(any_store, remove=True) == []
+    assert any_store.exists(f"{decisions}/{MANIFEST}")
+
+
+def test_a_pin_outlives_an_attempt_to_pin_what_is_missing_meanwhile(any_store: Store) -> None:
+    key = pin(any_store, add_encoded(any_store, "pairs"))
+    any_store.delete(key)
+    with pytest.raises(ArtifactError, match=r"cannot pin .*removed"):
+        pin(any_store, key)
+    assert pinned(any_store) == {key}
 
 
 def test_the_manifest_that_is_put_back_replaces_no_newer_one(any_store: Store) -> None:
