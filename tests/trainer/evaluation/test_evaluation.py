@@ -64,6 +64,19 @@ def test_scores_equal_a_plain_loop_over_every_token_whatever_the_batch(
     assert scores.total.figures["loss"] == pytest.approx(math.fsum(every) / len(every), rel=1e-5)
 
 
+def test_bits_per_byte_are_the_bits_of_all_tokens_over_their_bytes(model: PreTrainedModel, runtime: Runtime) -> None:
+    token_bytes = np.arange(50) % 7 + 0.5
+    scores = evaluate(model, [each._replace(token_bytes=token_bytes) for each in held_out()], CONTEXT, 3, runtime)
+    bits, text_bytes = 0.0, 0.0
+    for name, texts in list(TEXTS.items())[:2]:
+        own_bits = math.fsum(losses_one_by_one(model, texts)) / math.log(2)
+        own_bytes = math.fsum(token_bytes[token] for shard in texts for token in shard[1:])
+        assert scores.groups[name].figures["bits_per_byte"] == pytest.approx(own_bits / own_bytes, rel=1e-5)
+        bits, text_bytes = bits + own_bits, text_bytes + own_bytes
+    assert scores.total.figures["bits_per_byte"] == pytest.approx(bits / text_bytes, rel=1e-5)
+    assert scores.total.counts["text_bytes"] == round(text_bytes)
+
+
 def test_the_batch_changes_nothing_beyond_rounding(model: PreTrainedModel, runtime: Runtime) -> None:
     totals = [evaluate(model, held_out(), CONTEXT, batch, runtime).total for batch in (1, 2, 3, 5, 16, 100)]
     assert [total.figures["loss"] for total in totals] == pytest.approx([totals[0].figures["loss"]] * 6, rel=1e-6)
