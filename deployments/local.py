@@ -98,7 +98,11 @@ def up() -> int:
             return 1
     _write_samples()
     with _client(settings) as client:
-        register(client, os.environ.get("NOTIFY"), os.environ.get("CREDENTIALS"), SCHEDULED[SCHEDULES])
+        try:
+            register(client, os.environ.get("NOTIFY"), os.environ.get("CREDENTIALS"), SCHEDULED[SCHEDULES])
+        except httpx.HTTPStatusError as error:
+            print(f"the server at {api} refuses what `headrace up` creates or updates: {error}", file=sys.stderr)
+            return 1
     worker = _running("worker")
     if worker is None:
         _start("worker", "--pool", "local", "--type", "process")

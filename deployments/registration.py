@@ -1,9 +1,9 @@
 """Register headrace with a Prefect server: work pool, deployments, limits, automations and variables.
 
 What exists gets this version's code, schema and description; what people change on the server is left as it is: a
-deployment's parameters, schedules, limit, pause and environment variables, whether an automation is enabled, and the
-work pool's and limits' settings. (`prefect deploy` resets most of these.) Each deployment is created or updated by one
-request, so that an interrupted registration loses nothing.
+deployment's parameters, schedules, limit, pause, work pool and environment variables, whether an automation is enabled,
+and the work pool's and limits' settings. (`prefect deploy` resets most of these.) Each deployment is created or updated
+by one request, so that an interrupted registration loses nothing.
 """
 
 import json
@@ -80,7 +80,7 @@ def _create_pool(client: httpx.Client) -> None:
 
 
 def _deploy(client: httpx.Client, ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Create or update a deployment of prefect.yaml; return it as the server has it then."""
+    """Create or update a deployment of prefect.yaml; return it as the server has it."""
     path = f"/deployments/name/{ours['flow_name']}/{ours['name']}"
     theirs = _find(client, path)
     if theirs is None:
@@ -89,15 +89,15 @@ def _deploy(client: httpx.Client, ours: Mapping[str, Any]) -> dict[str, Any]:
             **_described(ours),
             "flow_id": flow["id"],
             "name": ours["name"],
+            "work_pool_name": ours["work_pool"]["name"],
             "parameters": ours.get("parameters", {}),
             "schedules": [_as_sent(schedule) for schedule in ours.get("schedules", ())],
             "concurrency_limit": ours.get("concurrency_limit"),
         }
-        client.post("/deployments/", json=new).raise_for_status()
-    else:
-        _update(client, theirs, ours)
-    deployed: dict[str, Any] = client.get(path).raise_for_status().json()
-    return deployed
+        created: dict[str, Any] = client.post("/deployments/", json=new).raise_for_status().json()
+        return created
+    _update(client, theirs, ours)
+    return theirs
 
 
 def _update(client: httpx.Client, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
@@ -106,17 +106,17 @@ def _update(client: httpx.Client, theirs: Mapping[str, Any], ours: Mapping[str, 
     """
     path, described, before = f"/deployments/{theirs['id']}", _described(ours), theirs["job_variables"]
     variables = described["job_variables"]
-    variables = {**before, **variables, "env": {**variables["env"], **before.get("env", {})}}
+    variables = {**before, **variables, "env": {**variables["env"], **(before.get("env") or {})}}
     values = {**described, "job_variables": variables}
     answer = client.patch(path, json=values)
     if answer.status_code == httpx.codes.CONFLICT:  # a setting of an earlier version
-        client.patch(path, json={**values, "parameters": ours.get("parameters", {})}).raise_for_status()
         print(
             f"the parameters of the deployment {ours['name']} do not fit this version, whose defaults replace them: "
-            f"{answer.json()['detail']}. They were: {json.dumps(theirs['parameters'])}"
+            f"{answer.json()['detail']}. They were: {json.dumps(theirs['parameters'])}",
+            flush=True,
         )
-    else:
-        answer.raise_for_status()
+        answer = client.patch(path, json={**values, "parameters": ours.get("parameters", {})})
+    answer.raise_for_status()
 
 
 def _described(ours: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,14 +125,13 @@ def _described(ours: Mapping[str, Any]) -> dict[str, Any]:
     from prefect.utilities.callables import parameter_schema
 
     schema = parameter_schema(load_flow_from_entrypoint(ours["entrypoint"]))
-    folder, pool = os.getcwd(), ours["work_pool"]
+    folder = os.getcwd()
     return {
         **{name: ours[name] for name in ("description", "entrypoint", "tags")},
         "version": __version__,
         "parameter_openapi_schema": schema.model_dump(exclude_unset=True),
         "pull_steps": [{"prefect.deployments.steps.set_working_directory": {"directory": folder}}],
-        "work_pool_name": pool["name"],
-        "job_variables": {**pool["job_variables"], "command": ENGINE, "working_dir": folder},
+        "job_variables": {**ours["work_pool"]["job_variables"], "command": ENGINE, "working_dir": folder},
     }
 
 

@@ -85,12 +85,6 @@ def _preview_evaluation(job: EvaluateJob) -> Preview:
     _, wanted = identify_checkpoint(store, job)
     if job.evaluation.harness is not None:
         identify_harness(store, job, own=False)
-    if isinstance(wanted.settings, tuple):  # of a measurement on held-out text
-        with loading():
-            from trainer.kinds.pretraining.evaluate import check_context
-        for key in wanted.data:
-            open_shards(store, key)
-        check_context(load_config(wanted.model.folder), wanted.settings[1])
     if isinstance(wanted.settings, NewFiles):
         with loading():
             from trainer.kinds.labelled.evaluate import names_of_files, open_files
@@ -99,6 +93,12 @@ def _preview_evaluation(job: EvaluateJob) -> Preview:
         labelled, files = figures["labelled"], names_of_files(wanted.settings)
         lines[0] += f", on {plural(labelled, 'labelled example')} of {', '.join(files)}"
         record |= {"files": files, "labelled": labelled}
+    elif isinstance(wanted.settings, tuple):  # of a measurement on held-out text
+        with loading():
+            from trainer.kinds.pretraining.evaluate import check_context
+        for key in wanted.data:
+            open_shards(store, key)
+        check_context(load_config(wanted.model.folder), wanted.settings[1])
     return Preview(lines, record)
 
 

@@ -245,7 +245,7 @@ def open_bytes(path: str) -> IO[bytes]:
 
 def _of_whole_answers(file: Any) -> Any:
     """A remote file that raises `OSError` for an answer of another length than requested. fsspec would take it for the
-    file's bytes and read on behind it.
+    file's bytes, also the text of an error or an empty answer.
     """
     cache: Any = getattr(file, "cache", None)
     if (fetch := getattr(cache, "fetcher", None)) is not None:

@@ -15,7 +15,7 @@ from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from trainer.common.credentials import set_environment
+from trainer.common.credentials import ENDPOINT, IDENTITY, STRONGER, set_environment
 from trainer.common.display import plural
 from trainer.common.errors import ConfigError, DeviceError, brief
 from trainer.common.process import in_thread
@@ -126,6 +126,9 @@ class Surroundings(NamedTuple):
         """Apply them. A missing folder raises nothing here: relative paths fail where they are used."""
         with suppress(OSError):
             os.chdir(self.folder)
+        if IDENTITY & self.environment.keys():  # the stage's identity does not go to an endpoint of the node
+            for name in (ENDPOINT, *STRONGER):
+                os.environ.pop(name, None)
         set_environment(self.environment)
 
 
@@ -199,6 +202,8 @@ def joined(engine: RayEngine) -> Iterator[Cluster]:
     try:
         joining.result()
     except ConnectionError as error:
+        if isinstance(error.__cause__, RuntimeError):  # the head knows no node of this machine
+            raise _refusal(engine, error.__cause__) from error
         if address != AUTO:
             raise DeviceError(
                 f"{named} is {address!r}, where a server answers that is not the head of a Ray cluster; set the port "

@@ -10,6 +10,7 @@ from traceback import walk_tb
 from typing import Any, cast
 
 import torch
+from jinja2 import TemplateError
 from lm_eval.models.huggingface import HFLM
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -141,6 +142,9 @@ class AskedModel(HFLM):  # type: ignore[misc]
         return self._share(super().generate_until, requests)
 
 
+OF_LM_EVAL = KeyError, TypeError, ValueError, ArithmeticError, AssertionError, TemplateError
+"""Types of errors that lm-eval's own code raises for a task, such as one of its metrics."""
+
 RESAMPLES = 100_000
 """lm-eval's default number of bootstrap resamples, for standard errors of figures that are not means."""
 
@@ -176,21 +180,23 @@ def ask(model: AskedModel, loaded: Loaded, options: HarnessConfig, resamples: in
     try:
         with model.asked():
             return evaluate_tasks(model, together, options, options.limit, resamples)
-    except (PipelineError, RuntimeError, OSError, MemoryError):
-        raise  # of the model, the machine or another rank
-    except Exception as error:  # each task fails in its own way: its functions, its fields, its metrics
+    except (PipelineError, MemoryError):
+        raise
+    except Exception as error:
+        blamed = _blamed(error, together["tasks"])
+        if not (blamed or isinstance(error, OF_LM_EVAL)):
+            raise  # of the model, the machine or another rank
         raise ConfigError(
-            f"evaluation.harness: lm-eval fails on {_blamed(error, together['tasks'])}: {type(error).__name__}: "
+            f"evaluation.harness: lm-eval fails on {', '.join(blamed or together['tasks'])}: {type(error).__name__}: "
             f"{brief(error)}; its own command line, `lm_eval`, prints more about a task"
         ) from error
 
 
-def _blamed(error: Exception, tasks: Mapping[str, Any]) -> str:
-    """The task in whose own code an error was raised; all of them if it was raised elsewhere."""
+def _blamed(error: Exception, tasks: Mapping[str, Any]) -> list[str]:
+    """The task in whose own code, such as its functions, an error of any type was raised; empty if elsewhere."""
     owners = [frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__)]
     owners += [getattr(owner, "task", None) for owner in owners]  # lm-eval's results of a task
-    blamed = [name for name, task in tasks.items() if any(task is owner for owner in owners)]
-    return ", ".join(blamed or tasks)
+    return [name for name, task in tasks.items() if any(task is owner for owner in owners)]
 
 
 def _load(folder: str, beside: str | None, job: EvaluateJob, advance: Callable[[int], None]) -> AskedModel:

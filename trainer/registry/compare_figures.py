@@ -310,10 +310,13 @@ def _recorded(run: ComparedRun, kind: str, figure: str) -> list[tuple[int, Any]]
 
 def _with_task_as_now(run: ComparedRun, figure: str) -> ComparedRun:
     """The run with its records since the lm-eval task of a figure last changed; with all for another figure."""
-    task, begin, before = task_of(figure), 0, None
+    task, begin = task_of(figure), 0
+    before: dict[str, str] = {}
     for place, record in enumerate(run.records):
         if task is not None and record["kind"] == ASKED_BY:
-            now = record["by"].get(task, record["by"])  # a task of a group is not listed itself
-            begin = begin if before in (None, now) else place
+            now = record["by"]
+            told = {task} & now.keys() or now.keys()  # a task of a group is not listed itself
+            if any(before[name] != now[name] for name in told & before.keys()):
+                begin = place
             before = now
     return replace(run, records=run.records[begin:])

@@ -51,7 +51,8 @@ def remedy_of_s3(error: Exception, wanted: str) -> str | None:
     if isinstance(answer, dict) and (remedy := OF_S3.get(answer.get("Error", {}).get("Code"))):
         return remedy
     # For a request without a body, S3 reports an expired token only as `Bad Request`.
-    if isinstance(error, PermissionError) or "redentials" in type(error).__name__ or "Bad Request" in str(error):
+    named = any(word in type(error).__name__ for word in ("redentials", "Token"))
+    if isinstance(error, PermissionError) or named or "Bad Request" in str(error):
         return (
             "check the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or a role) and that they "
             f"may {wanted} there"
@@ -59,7 +60,8 @@ def remedy_of_s3(error: Exception, wanted: str) -> str | None:
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if "SSLError" in kinds:
         return "check whether the server expects https (AWS_ENDPOINT_URL), and its certificate (AWS_CA_BUNDLE)"
-    if str(error).startswith(INVALID_ENDPOINT) or ("BotoCoreError" in kinds and not is_transient(error)):
+    setting = "BotoCoreError" in kinds and "FlexibleChecksumError" not in kinds and not is_transient(error)
+    if setting or str(error).startswith(INVALID_ENDPOINT):
         return (
             "check the bucket's name, and AWS's settings: AWS_ENDPOINT_URL, which begins with http:// or https://, "
             "AWS_DEFAULT_REGION, AWS_PROFILE and the others, and its files"

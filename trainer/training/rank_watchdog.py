@@ -237,6 +237,7 @@ def explaining_lost_ranks() -> Iterator[None]:
             raise
         if _is_broken_connection(error):
             # torchrun asks the other ranks to stop as soon as one has ended, which must not cut the explanation short.
+            # If this rank was asked to stop first, the others were too, and are not lost.
             with nullcontext() if stop_requested() else defer_stop():
                 lost = _peers.explain(error)
             raise lost from error

@@ -223,7 +223,8 @@ def test_a_rank_that_is_killed_is_told_by_the_others(stocked: Path, config: Path
 
 @pytest.mark.slow
 def test_a_rank_that_is_killed_is_told_although_torchrun_asks_the_others_to_stop(tmp_path: Path) -> None:
-    arguments = ["--standalone", "--nproc-per-node", 2, "-m", "tests.trainer.training.killed_rank"]
+    every = ["--monitor-interval", 2]  # seconds: the waiting rank notices before torchrun does
+    arguments = ["--standalone", *every, "--nproc-per-node", 2, "-m", "tests.trainer.training.killed_rank"]
     told = start_module(tmp_path, "torch.distributed.run", *arguments).wait().stderr
     assert f"[rank 0] RankLost: rank 1 of 2 ({socket.gethostname()}) is lost: the process was killed, or" in told, told
     assert "asked to stop" not in told, told
