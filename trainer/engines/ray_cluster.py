@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import wait
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from trainer.common.credentials import ENDPOINT, IDENTITY, STRONGER, set_environment
 from trainer.common.display import plural
@@ -202,8 +202,8 @@ def joined(engine: RayEngine) -> Iterator[Cluster]:
     try:
         joining.result()
     except ConnectionError as error:
-        if isinstance(error.__cause__, RuntimeError):  # the head knows no node of this machine
-            raise _refusal(engine, error.__cause__) from error
+        if "node info" in str(error.__cause__):  # the head knows no node of this machine
+            raise _refusal(engine, cast(Exception, error.__cause__)) from error
         if address != AUTO:
             raise DeviceError(
                 f"{named} is {address!r}, where a server answers that is not the head of a Ray cluster; set the port "

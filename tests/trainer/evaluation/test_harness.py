@@ -188,15 +188,18 @@ def test_runs_are_compared_by_it_where_the_task_is_the_same(run: Finished, tmp_p
     assert 0 <= value <= 1 and on != other
 
 
-def test_the_best_figure_of_a_task_in_training_is_among_those_since_the_task_changed(run: Finished) -> None:
+@pytest.mark.parametrize("name", ["tiny", "group"])
+def test_the_best_figure_of_a_task_in_training_is_among_those_since_it_or_its_group_changed(
+    run: Finished, name: str
+) -> None:
     (read,) = read_runs(Store(str(run.store)), [run.run])
     evaluation = {**read.job["evaluation"], "best_by": FIGURE}
     records = [
-        {"kind": "tasks", "step": 0, "by": {"tiny": "before"}},
+        {"kind": "tasks", "step": 0, "by": {name: "before"}},
         {"kind": "harness", "step": 2, "tiny/acc": 1.0},
-        {"kind": "tasks", "step": 2, "by": {"tiny": "after"}},
+        {"kind": "tasks", "step": 2, "by": {name: "after"}},
         {"kind": "harness", "step": 4, "tiny/acc": 0.5},
-        {"kind": "tasks", "step": 4, "by": {"tiny": "after", "other": "new"}},
+        {"kind": "tasks", "step": 4, "by": {name: "after", "other": "new"}},
         {"kind": "harness", "step": 6, "tiny/acc": 0.25},
     ]
     config = {**read.config, "job": {**read.job, "evaluation": evaluation}}
