@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import httpx
 import pytest
+from prefect.client.base import PrefectHttpxSyncClient
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import FlowRun, Log
@@ -96,7 +96,7 @@ class Serving:
 
     def set_patience(self, automation: str, seconds: float) -> None:
         """Set the seconds for which an automation waits."""
-        with httpx.Client(base_url=self.address) as client:
+        with PrefectHttpxSyncClient(base_url=self.address, timeout=60) as client:  # asks a busy server again
             (found,) = [
                 each for each in client.post("/automations/filter", json={}).json() if each["name"] == automation
             ]

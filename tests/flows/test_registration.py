@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from prefect.client.base import PrefectHttpxSyncClient
 
@@ -120,12 +119,13 @@ def lasting(found: Any) -> Any:
 
 def everything(serving: Serving) -> dict[str, Any]:
     """The deployments, automations and work pools of a server, by name."""
-    with httpx.Client(base_url=serving.address, timeout=60) as client:
+    with PrefectHttpxSyncClient(base_url=serving.address, timeout=60) as client:
         kinds = ("deployments", "automations", "work_pools")
         found = {kind: client.post(f"/{kind}/filter", json={}).raise_for_status().json() for kind in kinds}
     return {kind: {each["name"]: lasting(each) for each in found[kind]} for kind in kinds}
 
 
+@pytest.mark.deep
 def test_it_creates_what_the_documented_commands_create(deployed: Serving, tmp_path: Path) -> None:
     (tmp_path / "by-hand").mkdir()
     other = Serving(tmp_path / "by-hand")
@@ -144,9 +144,10 @@ def test_it_creates_what_the_documented_commands_create(deployed: Serving, tmp_p
     assert found == by_hand
 
 
+@pytest.mark.deep
 def test_a_deployment_of_the_same_name_of_another_flow_is_left_alone(deployed: Serving) -> None:
     schedules = [{"slug": "weekly", "schedule": {"cron": "0 4 * * 0"}, "active": False}]
-    with httpx.Client(base_url=deployed.address, timeout=60) as client:
+    with PrefectHttpxSyncClient(base_url=deployed.address, timeout=60) as client:
         flow = client.post("/flows/", json={"name": "of-others"}).raise_for_status().json()["id"]
         entrypoint = "flows.data_to_model.data_to_model"
         values = {"name": "pretrain", "flow_id": flow, "entrypoint": entrypoint, "schedules": schedules}
@@ -160,7 +161,7 @@ def test_a_deployment_of_the_same_name_of_another_flow_is_left_alone(deployed: S
 
 def test_a_killed_registration_loses_nothing(deployed: Serving) -> None:
     first, last = "/deployments/name/data-to-model/pretrain", "/deployments/name/gc/collect-garbage"
-    with httpx.Client(base_url=deployed.address, timeout=60) as client:
+    with PrefectHttpxSyncClient(base_url=deployed.address, timeout=60) as client:
 
         def found(path: str) -> dict[str, Any]:
             deployment: dict[str, Any] = client.get(path).raise_for_status().json()
