@@ -41,9 +41,8 @@ def use_credentials(start_server: bool = True) -> None:
     except ValueError as error:
         raise ConfigError(f"{VARIABLE} is {name!r}, but this block does not exist: {error}") from error
     found = _environment(name, block)
-    for variable in IDENTITY:  # also for a block without an identity, for which that of the machine is used
-        os.environ.pop(variable, None)
-    set_environment(found)
+    # A block's identity is not mixed with another one. Without one in the block, that of the machine is used.
+    set_environment(found, former=IDENTITY)
 
 
 def _environment(name: str, block: Any) -> dict[str, str]:

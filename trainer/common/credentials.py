@@ -1,7 +1,7 @@
 """The environment variables with a bucket's credentials, which s3fs and AWS tools read."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 IDENTITY = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"}
 ENDPOINT = "AWS_ENDPOINT_URL"
@@ -9,11 +9,10 @@ STRONGER = {"AWS_ENDPOINT_URL_S3", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"}
 """Variables because of which `ENDPOINT` would be ignored."""
 
 
-def set_environment(found: Mapping[str, str]) -> None:
-    """Set these environment variables. An identity among them is not mixed with this process's earlier one, and goes to
-    no other endpoint than the one among them.
+def set_environment(found: Mapping[str, str], former: Set[str]) -> None:
+    """Set these environment variables, and remove the `former` ones that are not among them. An endpoint among them is
+    the one that is used.
     """
-    former = IDENTITY if IDENTITY & found.keys() else set()
     for name in (former | (STRONGER if ENDPOINT in found else set())) - found.keys():
         os.environ.pop(name, None)
     os.environ.update(found)

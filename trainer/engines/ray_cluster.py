@@ -126,10 +126,9 @@ class Surroundings(NamedTuple):
         """Apply them. A missing folder raises nothing here: relative paths fail where they are used."""
         with suppress(OSError):
             os.chdir(self.folder)
-        if IDENTITY & self.environment.keys():  # the stage's identity does not go to an endpoint of the node
-            for name in (ENDPOINT, *STRONGER):
-                os.environ.pop(name, None)
-        set_environment(self.environment)
+        # The stage's identity is not mixed with the node's, and goes to no endpoint of the node.
+        own = {*IDENTITY, ENDPOINT, *STRONGER} if IDENTITY & self.environment.keys() else set[str]()
+        set_environment(self.environment, former=own)
 
 
 class Head:
