@@ -65,6 +65,7 @@ class Lease:
             self._mine["removing"] = True
         self._ended, self._lost, self._written = threading.Event(), False, b""
         self._watched: bytes | None = None
+        self._watching_since = 0.0  # seconds of the monotonic clock
         # Wall-clock time: the monotonic clock stops while a machine sleeps.
         self._turn, self._shown = threading.Lock(), time.time()
         self._beat = threading.Thread(target=self._keep, name="lease", daemon=True)
@@ -106,11 +107,11 @@ class Lease:
             problem = (
                 f"{self._path}/{LEASE} is damaged, so the process that holds the run is unknown; {remedy_of(self._key)}"
             )
-            if _is_young(self._store, self._key):
+            if _is_young(self._store, self._key) and not self._stayed_silent(raw):
                 return self._watch(raw, problem)
         elif held["id"] == self._mine["id"]:
             return True  # the store's answer to its creation was lost, and the request was repeated
-        elif _is_alive(self._store, self._key, held):
+        elif _is_alive(self._store, self._key, held) and not self._stayed_silent(raw):
             problem = (
                 f"{self._path} is being written by process {held['pid']} on {held['host']} since {held['since']} "
                 f"(last heartbeat {held['beat']}); wait for it, stop it, or set another name in `run`"
@@ -132,8 +133,15 @@ class Lease:
             raise RunError(problem)
         if self._watched is None:
             log.warning("%s; waiting up to %g s to see whether that process is alive", problem, STALE_SECONDS)
+            self._watching_since = time.monotonic()
         self._watched = raw
         return self._wait()
+
+    def _stayed_silent(self, raw: bytes) -> bool:
+        """Whether a lease has not changed while this process watched it for `STALE_SECONDS`: then its holder is dead,
+        even if the store's clock was set back and the file seems to be of the future.
+        """
+        return raw == self._watched and time.monotonic() - self._watching_since >= STALE_SECONDS
 
     def _wait(self) -> bool:
         wait(LOOK_SECONDS)

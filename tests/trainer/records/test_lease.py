@@ -333,6 +333,20 @@ def test_a_lease_from_the_future_counts_by_the_stores_clock(empty_store: Store) 
         assert held(empty_store)["id"] != "x"
 
 
+def test_a_lease_that_nobody_renews_is_taken_over_although_the_stores_clock_was_set_back(
+    empty_store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(leases, "STALE_SECONDS", 2.0)
+    monkeypatch.setattr(leases, "LOOK_SECONDS", 0.1)
+    leave_from_the_future(empty_store, -3600)
+    begun = time.monotonic()
+    with Lease(empty_store, RUN):
+        assert 2 <= time.monotonic() - begun < 60
+        assert held(empty_store)["pid"] == os.getpid()
+    assert caplog.text.count("waiting up to 2 s to see whether that process is alive") == 1
+    assert "taking over from process 1 on ahead" in caplog.text
+
+
 def test_the_age_of_a_file_is_told_by_the_store_and_nothing_is_kept_for_it(any_store: Store) -> None:
     assert age(any_store, "a") is None
     any_store.write_bytes("a", b"1")
