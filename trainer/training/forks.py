@@ -7,7 +7,7 @@ from trainer.common.errors import RunError
 from trainer.models.pretrained import find_model
 from trainer.models.tensor_files import of_optimizer
 from trainer.records.sealed import require_sealed
-from trainer.store.manifest import content_of, require_manifest
+from trainer.store.manifest import content_of, read_manifest, require_manifest
 from trainer.store.names import CHECKPOINT_KIND, CONFIG
 from trainer.store.storage import Store
 from trainer.training.checkpoint import look_for_checkpoint
@@ -37,12 +37,19 @@ def find_fork(store: Store, run: Run) -> dict[str, str] | None:
 def fork_weights(store: Store, run: str) -> Path | None:
     """The folder of the weights that a fork starts from; None if the run is no fork.
 
-    Raises `RunError` if the checkpoint is not the one that the fork began with, as after another training of its run.
+    Raises `RunError` if the checkpoint is not the one that the fork began with, as after another training of its run,
+    or is gone, because that run deletes its older checkpoints.
     """
     fork = require_sealed(store, f"{run}/{CONFIG}")["fork"]
     if fork is None:
         return None
     place = f"{fork['run']}/{fork['checkpoint']}"
+    if read_manifest(store, place, CHECKPOINT_KIND) is None:
+        raise RunError(
+            f"{store.path(place)}, whose weights {store.path(run)} starts from, is gone: a run that continues deletes "
+            f"its older checkpoints, and this fork has saved none of its own yet. Remove {store.path(run)} to fork the "
+            "newest checkpoint, or restore that one from a copy"
+        )
     folder = Path(find_model(store, place).folder)
     if fork.get("weights") not in (None, _digest_weights(store, place)):
         raise RunError(

@@ -211,7 +211,7 @@ def test_asked_to_stop_while_batches_are_skipped_it_goes_back_first_and_continue
         train(small_job(raw, stocked, **changes), silent())
     stops[0] = False
     train(small_job(raw, stocked, **changes), silent())
-    assert len(records(undisturbed, "rollback")) == 1
+    assert len(records(undisturbed, "rollback")) == len(records(stocked, "rollback")) == 1
     assert final_bytes(stocked) == final_bytes(undisturbed)
     assert curve(stocked) == curve(undisturbed)
 
@@ -321,6 +321,39 @@ def test_a_fork_does_not_start_from_a_checkpoint_with_other_weights(raw: Path, s
     write_sealed(store, f"{first.key}/config.json", {**record, "fork": {**record["fork"], "weights": "0" * 64}})
     with pytest.raises(RunError, match=r"step-00000006 has other weights than when .*-fork-.* was forked from it"):
         train(fork, silent())
+
+
+def test_a_fork_without_a_checkpoint_whose_origin_has_deleted_its_first_is_refused_with_what_to_do(
+    raw: Path, stocked: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin = {"run": "one", "training__save_every": 2, "training__keep_last": 1}
+    forked = {**origin, "resume": "fork", "training__learning_rate": 2e-3}
+    record, last = loop.record_step, [2]
+
+    def stop_at_last(session: loop.Session, outcome: Outcome) -> None:
+        record(session, outcome)
+        if session.state.step == last[0]:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(loop, "record_step", stop_at_last)
+    with pytest.raises(Preempted):
+        train(small_job(raw, stocked, **origin), silent())
+    with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):  # before its first save
+        killed.setattr(loop, "record_step", interrupt)
+        train(small_job(raw, stocked, **forked), silent())
+    last[0] = 0
+    train(small_job(raw, stocked, **origin), silent())
+    assert not (stocked / "runs/one/checkpoints/step-00000002").exists()
+    with pytest.raises(RunError, match=r"one/checkpoints/step-00000002, whose .*Remove .*-fork-\w+ to fork the newest"):
+        train(small_job(raw, stocked, **forked), silent())
+    (fork,) = (stocked / "runs").glob("one-fork-*")
+    shutil.rmtree(fork)
+    train(small_job(raw, stocked, **forked), silent())
+    assert json.loads((fork / "config.json").read_text())["fork"]["checkpoint"] == "checkpoints/step-00000006"
+
+
+def interrupt(session: loop.Session, outcome: Outcome) -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_fork_of_nothing_is_refused_before_any_work(raw: Path, pairs: Path, pretrained: Path, tmp_path: Path) -> None:
