@@ -5,7 +5,6 @@ list appears quickly.
 """
 
 import logging
-import re
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
@@ -21,7 +20,19 @@ from trainer.records.plans import read_plan
 from trainer.records.sealed import read_sealed, sealed_number, unseal_line
 from trainer.records.shapes import remedy_of
 from trainer.store.manifest import read_manifest
-from trainer.store.names import BEST, CHAMPION, CHECKPOINTS, CONFIG, FINAL, FINAL_KIND, LAST, METRICS_FILE, PLAN
+from trainer.store.names import (
+    BEST,
+    CHAMPION,
+    CHECKPOINTS,
+    CONFIG,
+    EVENTS,
+    FINAL,
+    FINAL_KIND,
+    LAST,
+    METRICS_FILE,
+    PLAN,
+    TENSORBOARD,
+)
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
@@ -32,9 +43,6 @@ READERS = 32
 
 TAIL_BYTES = 4096
 """Bytes read from the end of the metrics file; holds the last record of most runs."""
-
-EVENTS = re.compile(r"events\.out\.tfevents\.(\d+)\.")
-"""TensorBoard's file names contain the second in which the file was started."""
 
 
 class RunLine(NamedTuple):
@@ -153,7 +161,7 @@ def _read_line(store: Store, champions: dict[tuple[str, str], tuple[str, ...]], 
 
 def _find_start(store: Store, key: str) -> str:
     """The time of the first training records; without any, the time since when a process holds the run; or empty."""
-    begun = [int(found[1]) for name in store.names(f"{key}/tensorboard") if (found := EVENTS.match(name))]
+    begun = [int(found[1]) for name in store.names(f"{key}/{TENSORBOARD}") if (found := EVENTS.match(name))]
     if begun:
         return datetime.fromtimestamp(min(begun), UTC).isoformat()
     try:

@@ -80,6 +80,8 @@ HARNESS = "harness.json"
 """Results of lm-eval, stored next to the evaluation."""
 LOGS = "logs"
 TENSORBOARD = "tensorboard"
+EVENTS = re.compile(r"events\.out\.tfevents\.(\d+)\.")
+"""TensorBoard's file names contain the second in which the file was started."""
 CHECKPOINT_KIND = "checkpoint"
 FINAL_KIND = "model"
 REFERENCE_KIND = "reference"

@@ -10,7 +10,7 @@ from typing import Any, Self
 from trainer.common.errors import StorageError
 from trainer.common.transient import retry_transient
 from trainer.records.sealed import seal_line
-from trainer.store.names import LOGS, METRICS_FILE, TENSORBOARD
+from trainer.store.names import EVENTS, LOGS, METRICS_FILE, TENSORBOARD
 from trainer.store.storage import Store
 from trainer.training.metrics_reader import ASKED_BY, ENDED, intact_lines, open_line
 from trainer.training.tracking import Board, Trackers
@@ -53,7 +53,8 @@ class RunLog:
         if not self._written:
             store.delete(f"{run}/{TENSORBOARD}")
             shutil.rmtree(self._events, ignore_errors=True)
-        self._board = Board(self._events, step, job, constant)
+        files = map(EVENTS.match, store.names(f"{run}/{TENSORBOARD}"))
+        self._board = Board(self._events, step, job, constant, max((int(each[1]) for each in files if each), default=0))
 
     def write(self, kind: str, step: int, **values: Any) -> None:
         """Append one complete record."""

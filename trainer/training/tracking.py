@@ -115,12 +115,17 @@ class Board:
 
     Steps after the one that the run resumes at are removed from the display of earlier files. Curves in `constant`,
     such as `train/learning_rate`, never change in this run and are left out.
+
+    TensorBoard reads a run's files in the order of their names, which begin with a second. So a file is named by a
+    later one than the second `after`, of the earlier files, also if the clock was set back or another machine's is
+    behind.
     """
 
     def __init__(
-        self, folder: Path, step: int, job: Mapping[str, Any] | None = None, constant: Collection[str] = ()
-    ) -> None:
-        self._folder, self._step, self._job, self._constant = folder, step, job, constant
+        self, folder: Path, step: int, job: Mapping[str, Any] | None = None, constant: Collection[str] = (),
+        after: int = 0,
+    ) -> None:  # fmt: skip
+        self._folder, self._step, self._job, self._constant, self._after = folder, step, job, constant, after
         self._records: RecordWriter | None = None
         self._told = False
 
@@ -139,7 +144,8 @@ class Board:
         with self._only_warned():
             if self._records is None:
                 self._folder.mkdir(exist_ok=True)  # without parents, which may belong to an unreachable store
-                started = f"{int(event.wall_time):010d}.{socket.gethostname()}.{os.getpid()}.{next(_files)}"
+                self._after = max(int(event.wall_time), self._after + 1)
+                started = f"{self._after:010d}.{socket.gethostname()}.{os.getpid()}.{next(_files)}"
                 file = open(self._folder / f"events.out.tfevents.{started}", "wb")  # noqa: SIM115 - for the whole run
                 self._records = _begin(file, event.wall_time)
             self._records.write(event.SerializeToString())

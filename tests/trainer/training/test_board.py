@@ -154,6 +154,30 @@ def test_a_learning_rate_that_never_changes_makes_no_curve(raw: Path, stocked: P
     assert hyperparameters(board)["training.learning_rate"] == 1e-3
 
 
+def test_a_run_that_continues_after_the_clock_was_set_back_is_shown_whole(
+    any_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = None
+    for clock, first, last in ((1_800_000_000, 1, 4), (1_799_999_940, 3, 5), (1_799_996_400, 5, 6)):
+        monkeypatch.setattr("time.time", lambda clock=clock: clock)
+        with RunLog(any_store, RUN, first - 1) as log:
+            for step in range(first, last + 1):
+                log.write("save", step)
+                log.write(**{**step_record(step), "loss": float(clock % 1000 + step)})
+        folder = any_store.fetch(f"{RUN}/tensorboard") if any_store.local else folder
+    names = sorted(any_store.names(f"{RUN}/tensorboard"))
+    assert len(names) == 3 and min(names).startswith("events.out.tfevents.1800000000.")
+    if folder is not None:
+        assert points(read(folder), "train/loss") == [
+            (1, 1.0),
+            (2, 2.0),
+            (3, 943.0),
+            (4, 944.0),
+            (5, 405.0),
+            (6, 406.0),
+        ]
+
+
 def test_a_full_disk_at_the_start_is_warned_of_once_and_shown_on_once_there_is_room(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
