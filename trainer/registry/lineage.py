@@ -40,7 +40,7 @@ from trainer.store.names import (
 )
 from trainer.store.storage import Store
 from trainer.training.job_progress import last_step
-from trainer.training.metrics_reader import read_records
+from trainer.training.metrics_reader import ROLLBACK, read_records
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ def _describe_training(store: Store, run: str, model: dict[str, Any]) -> dict[st
         "planned_steps": plan.get("total_steps"),
         "attempts": trained[-1]["attempts"] if trained else None,
         "continuations": max(processes - 1, 0),
-        "rollbacks": sum(record["kind"] == "rollback" for record in records),
+        "rollbacks": sum(record["kind"] == ROLLBACK for record in records),
         "checkpoints": sum(record["kind"] == "checkpoint" for record in records),
         "published": model["created"],
     }

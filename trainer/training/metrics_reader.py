@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 ENDED = "end"
 """The kind of the last record of a run that was trained to the end."""
 
+ROLLBACK = "rollback"
+"""The kind of the record of a return to the last checkpoint, whose `step` is that of the checkpoint."""
+
 SCHEDULE = "schedule"
 """The kind of the record of planned learning rates: its `rates` are pairs of a step and the rate after it."""
 

@@ -12,7 +12,7 @@ from trainer.common.transient import retry_transient
 from trainer.records.sealed import seal_line
 from trainer.store.names import EVENTS, LOGS, METRICS_FILE, TENSORBOARD
 from trainer.store.storage import Store
-from trainer.training.metrics_reader import ASKED_BY, ENDED, intact_lines, open_line
+from trainer.training.metrics_reader import ASKED_BY, ENDED, ROLLBACK, intact_lines, open_line
 from trainer.training.tracking import Board, Trackers
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class RunLog:
         self._trackers = trackers
         self._store, self._run, self._key, self._check = store, run, f"{run}/{METRICS_FILE}", check
         self._tasks: dict[str, str] = {}
-        self._keep(step, (store.find_bytes(self._key) or b"") if step else b"", unmeasured)
+        self._keep(step, (store.find_bytes(self._key) or b"") if step else b"", unmeasured, repeats=True)
         self._events = store.fetch(f"{run}/{TENSORBOARD}") if store.local else self._path.parent / TENSORBOARD
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
         if not self._written:
@@ -96,13 +96,15 @@ class RunLog:
         self._board.rewind(step)
         self.note_tasks(step, tasks)
 
-    def _keep(self, step: int, content: bytes, unmeasured: bool = False) -> None:
-        """Keep the intact records up to a step. Searches from the end, so the time hardly grows with the run."""
+    def _keep(self, step: int, content: bytes, unmeasured: bool = False, repeats: bool = False) -> None:
+        """Keep the intact records up to a step, of rollbacks to that step only unless training `repeats` them. Searches
+        from the end, so the time hardly grows with the run.
+        """
         lines = intact_lines(self._store, self._run, content)
         while lines:
             number, line = lines.popitem()
             record = open_line(self._store, self._run, line)
-            if record is not None and not _is_after(step, record):
+            if record is not None and not _is_after(step, record, repeats):
                 lines[number] = line
                 break
         saves = self._saves(lines, step)
@@ -178,6 +180,8 @@ class RunLog:
             self.publish()
 
 
-def _is_after(step: int, record: dict[str, Any]) -> bool:
-    """Whether a record is of a later step, or of the end of training, which a continued run reaches again."""
-    return bool(record["step"] > step or record["kind"] == ENDED)
+def _is_after(step: int, record: dict[str, Any], repeats: bool) -> bool:
+    """Whether a record is of a later step, or of what a continued run reaches again: the end of training, or if it
+    `repeats` the batches after its checkpoint, a rollback to that.
+    """
+    return bool(record["step"] > step or record["kind"] == ENDED or (repeats and record["kind"] == ROLLBACK))

@@ -45,6 +45,7 @@ from trainer.training.identity import (
 )
 from trainer.training.logs import kept_log
 from trainer.training.loop import Session, finish_saving, run_loop
+from trainer.training.metrics_reader import ROLLBACK
 from trainer.training.metrics_writer import RunLog
 from trainer.training.parallelize import place_model, reload_rows
 from trainer.training.part_saver import PartSaver, publish_parts
@@ -102,7 +103,7 @@ def roll_back(session: Session, store: Store, run: str, workload: Workload) -> N
         setattr(state, name, value)
     if session.log is not None:
         session.log.rewind(state.step)
-        session.log.write("rollback", state.step, attempts=state.attempts)
+        session.log.write(ROLLBACK, state.step, attempts=state.attempts)
 
 
 @explaining_lost_ranks()

@@ -12,7 +12,7 @@ from tests.trainer.report_runs import step_record
 from trainer.common import transient
 from trainer.records.sealed import seal_line
 from trainer.store.storage import Store
-from trainer.training.metrics_reader import ASKED_BY, ENDED, read_records
+from trainer.training.metrics_reader import ASKED_BY, ENDED, ROLLBACK, read_records
 from trainer.training.metrics_writer import RunLog
 
 RUN = "runs/tiny"
@@ -208,6 +208,25 @@ def test_tasks_that_changed_after_the_step_of_a_rollback_stay_recorded(empty_sto
         log.rewind(1)
     recorded = [(each["step"], each["by"]) for each in read_records(empty_store, RUN) if each["kind"] == ASKED_BY]
     assert recorded == [(0, {"own": "1"}), (1, {"own": "2"})]
+
+
+def test_rollbacks_that_a_continued_run_repeats_are_recorded_once(empty_store: Store) -> None:
+    def go_back_twice() -> None:
+        for attempts in (5, 7):
+            log.write("train", 2)
+            log.rewind(1)
+            log.write(ROLLBACK, 1, attempts=attempts)
+
+    with RunLog(empty_store, RUN, 0) as log:
+        log.write("save", 1)
+        go_back_twice()
+    with RunLog(empty_store, RUN, 1) as log:
+        go_back_twice()
+        log.write("save", 2)
+    with RunLog(empty_store, RUN, 2) as log:
+        log.write("train", 3)
+    rollbacks = [each["attempts"] for each in read_records(empty_store, RUN) if each["kind"] == ROLLBACK]
+    assert rollbacks == [5, 7]
 
 
 @pytest.mark.parametrize("kept", range(4))
