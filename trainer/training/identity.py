@@ -39,9 +39,9 @@ OPERATIONAL = {
 }  # fmt: skip
 """Training settings that affect how a run is executed and monitored, but not its result (up to rounding).
 
-One exception: if a model balances its routers, the result depends on what is in one forward pass, and so on
+Two exceptions: if a model balances its routers, the result depends on what is in one forward pass, and so on
 `micro_batch` and the number of ranks. They are not part of the identity even then, because the number of ranks is
-unknown when a run is identified.
+unknown when a run is identified. If training returns to its last checkpoint, that depends on `save_every`.
 """
 
 
