@@ -8,7 +8,7 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import ClassVar
 from urllib.parse import urlsplit
@@ -23,6 +23,7 @@ ANSWERS = {
         "The difference between the request time and the current time is too large.",
         "RequestTimeTooSkewed",
     ),
+    "denied": (403, "Access Denied", "AccessDenied"),
     "elsewhere": (400, "The region 'us-east-1' is wrong; expecting 'eu-central-1'", "AuthorizationHeaderMalformed"),
     "no conditions": (501, "A header you provided implies functionality that is not implemented", "NotImplemented"),
 }
@@ -32,8 +33,8 @@ ANSWERS = {
 class Faults:
     """The proxy's behaviour: each request waits `latency` seconds, and a `share` of them fail, as in `counts`.
 
-    `always` is the fate of all requests from now on, such as "ignore conditions"; `lines` are the requests' first
-    lines.
+    `always` is the fate of all requests from now on, such as "ignore conditions", or of those alone whose first line
+    holds `only`; `lines` are the requests' first lines.
     """
 
     def __init__(self, target: str, share: float, latency: float, seed: int = 0) -> None:
@@ -41,6 +42,7 @@ class Faults:
         self.target = (str(parts.hostname), int(parts.port or 80))
         self.share, self.latency, self.counts = share, latency, Counter[str]()
         self.always: str | None = None
+        self.only = b""
         self.lines: list[bytes] = []
         self._random, self._lock = random.Random(seed), threading.Lock()
 
@@ -73,6 +75,14 @@ def faulty(target: str, share: float, latency: float) -> Iterator[tuple[str, Fau
             thread.join()
 
 
+def _refusing_each(keys: Sequence[bytes]) -> bytes:
+    """The answer to a deletion of several objects, none of which was deleted."""
+    said = b"<Code>AccessDenied</Code><Message>Access Denied</Message>"
+    errors = b"".join(b"<Error>%s%s</Error>" % (key, said) for key in keys)
+    text = b"<?xml version='1.0'?><DeleteResult>%s</DeleteResult>" % errors
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(text), text)
+
+
 class _Handler(socketserver.StreamRequestHandler):
     """One request per connection, so that each has its own fate."""
 
@@ -87,9 +97,10 @@ class _Handler(socketserver.StreamRequestHandler):
             if re.search(rb"(?i)\r\nexpect: *100-continue", head):
                 self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             body = self.rfile.read(int(length[1])) if length else b""
-            self.plan.lines.append(head.partition(b"\r\n")[0])
+            line = head.partition(b"\r\n")[0]
+            self.plan.lines.append(line)
             time.sleep(self.plan.latency)
-            self._answer(self.plan.next(), head, body)
+            self._answer(self.plan.next() if self.plan.only in line else "none", head, body)
 
     def _answer(self, fate: str, head: bytes, body: bytes) -> None:
         conditional = re.search(rb"(?i)\r\nif-(none-)?match:", head) is not None
@@ -100,6 +111,9 @@ class _Handler(socketserver.StreamRequestHandler):
             if head.startswith(b"HEAD "):
                 lines[-1] = ""
             self.wfile.write("\r\n".join(lines).encode())
+            return
+        if fate == "no deletion" and head.startswith(b"POST ") and b"?delete" in head.partition(b"\r\n")[0]:
+            self.wfile.write(_refusing_each(re.findall(rb"<Key>.*?</Key>", body)))
             return
         if fate == "reset":
             self._reset()

@@ -179,6 +179,11 @@ class Bucket:
     def call_s3(self, method: str, **given: Any) -> Any:
         if method == "list_multipart_uploads":
             return {"IsTruncated": False}
+        if method == "delete_objects":
+            keys = [f"{given['Bucket']}/{each['Key']}" for each in given["Delete"]["Objects"]]
+            for first in range(0, len(keys), PAGE):
+                self._ask(partial(self._delete_all, keys[first : first + PAGE]))
+            return {}
         key = f"{given['Bucket']}/{given['Key']}"
         if method == "head_object":
             found = self._ask(lambda: self._get(key))
@@ -226,13 +231,6 @@ class Bucket:
 
     def rm_file(self, path: str) -> None:
         self._ask(lambda: self._delete(path))
-
-    def rm(self, path: str, recursive: bool) -> None:
-        keys = [key for key, _ in self._list(path) if key == path or key.startswith(f"{path}/")]
-        if not keys:
-            raise FileNotFoundError(path)
-        for first in range(0, len(keys), PAGE):
-            self._ask(partial(self._delete_all, keys[first : first + PAGE]))
 
     def ls(self, path: str, detail: bool, **_: Any) -> list[Any]:
         found = self._list(f"{path.rstrip('/')}/", folded=True)

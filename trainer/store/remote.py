@@ -38,6 +38,9 @@ S3_OPTIONS = {
     "use_listings_cache": False,
     "config_kwargs": {"retries": {"mode": "standard", "max_attempts": 4}, "connect_timeout": 10, "read_timeout": 15},
 }
+DELETED_AT_ONCE = 1000
+"""The most objects that S3 deletes by one request."""
+
 NO_TAG = f'"{"0" * 32}"'
 """An entity tag that no object has."""
 WILD = re.compile(r"[*?[]")
@@ -201,7 +204,23 @@ class RemoteObjects:
         if first is not None:
             self._remove_object(f"{key}/{first}")
         with suppress(FileNotFoundError):  # missing, or removed by another process
+            self._remove_all(full)
+
+    def _remove_all(self, full: str) -> None:
+        """Remove all files of a folder, or a file. S3 answers 200 even if it deletes none; s3fs ignores its errors."""
+        if not self._s3:
             self.fs.rm(full, recursive=True)
+            return
+        from botocore.exceptions import ClientError  # not loaded for other remote file systems
+        from s3fs.errors import translate_boto_error
+
+        paths = list(self.fs.find(full, withdirs=True))
+        for start in range(0, len(paths), DELETED_AT_ONCE):
+            parts = [self.fs.split_path(path) for path in paths[start : start + DELETED_AT_ONCE]]
+            asked = {"Objects": [{"Key": key} for _, key, _ in parts], "Quiet": True}
+            answer = self.fs.call_s3("delete_objects", Bucket=parts[0][0], Delete=asked)
+            for refused in answer.get("Errors", ()):
+                raise translate_boto_error(ClientError({"Error": refused}, "DeleteObjects"))
 
     def _remove_object(self, key: str) -> None:
         if self.exists(key):

@@ -129,6 +129,24 @@ def test_credentials_that_expire_are_said_to_be(s3: S3Server, environment: pytes
                 operation()
 
 
+def test_a_deletion_of_which_the_server_refuses_each_object_is_said_to_fail(
+    s3: S3Server, environment: pytest.MonkeyPatch
+) -> None:
+    with faulty(s3.address, share=0, latency=0) as (address, faults):
+        environment.setenv("AWS_ENDPOINT_URL", address)
+        store = Store(s3.new_store())
+        names = [f"{number}.bin" for number in range(3)]
+        for name in names:
+            store.write_bytes(f"a/{name}", b"x")
+        faults.always = "no deletion"
+        with pytest.raises(StorageError, match=r"cannot delete s3://.*/a: Access Denied; check the credentials"):
+            store.delete("a")
+        faults.always = None
+        assert store.names("a") == names
+        store.delete("a")
+        assert not store.names("a")
+
+
 @pytest.mark.parametrize(("fate", "hint"), [("skewed", "this machine's clock"), ("elsewhere", "AWS_DEFAULT_REGION")])
 def test_a_wrong_clock_and_a_wrong_region_are_named(
     fate: str, hint: str, s3: S3Server, environment: pytest.MonkeyPatch

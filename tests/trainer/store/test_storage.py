@@ -101,13 +101,13 @@ def test_what_another_process_removes_at_the_same_time_is_removed(
 ) -> None:
     for name in ("older", "sub/older", "manifest.json"):
         remote_store.write_bytes(f"set/{name}", b"old")
-    remove = remote(remote_store).fs.rm
+    remove = remote(remote_store)._remove_all
 
-    def raced(path: str, **options: Any) -> None:
-        remove(path, **options)
-        remove(path, **options)
+    def raced(path: str) -> None:
+        remove(path)
+        remove(path)
 
-    monkeypatch.setattr(remote(remote_store).fs, "rm", raced)
+    monkeypatch.setattr(remote(remote_store), "_remove_all", raced)
     put_folder(remote_store, "set", {"new": b"1", "manifest.json": b"{}"})
     assert content(remote_store, "set") == {"new": b"1", "manifest.json": b"{}"}
     remote_store.delete("set")
@@ -209,7 +209,7 @@ def test_an_upload_that_fails_leaves_a_folder_without_a_manifest(
 def removals(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """What the folder `set` holds each time that it is about to be removed with all that is in it."""
     seen: list[list[str]] = []
-    place, name = (shutil, "rmtree") if store.local else (remote(store).fs, "rm")
+    place, name = (shutil, "rmtree") if store.local else (remote(store), "_remove_all")
     remove = getattr(place, name)
 
     def noted(path: Any, **options: Any) -> None:
