@@ -1,16 +1,14 @@
 """The raw files of a corpus: finding them, checking their first records, and detecting which have changed."""
 
 import logging
-import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from fnmatch import translate
 from itertools import islice
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
@@ -20,6 +18,7 @@ from trainer.common.display import count, plural
 from trainer.common.errors import ChangedFile, CorpusError, RecordError, brief
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
+from trainer.data.matching_files import MAGIC, find_local, find_remote
 from trainer.data.pieces import Piece, Stretch, digest_stretches, pieces_of
 from trainer.data.raw_files import SourceFile, format_by_name, is_tar, open_as, open_raw, reading
 from trainer.data.readers import open_corpus, read_head
@@ -153,7 +152,7 @@ def _match(pattern: str) -> Iterator[tuple[str, SourceFile]]:
     if fs.isfile(full):
         entries, fixed = {full: fs.info(full)}, full.rsplit("/", 1)[0]
     else:
-        entries, fixed = fs.glob(full, detail=True), MAGIC.split(full, maxsplit=1)[0].rsplit("/", 1)[0]
+        entries, fixed = find_remote(fs, full), MAGIC.split(full, maxsplit=1)[0].rsplit("/", 1)[0]
     for path, info in entries.items():
         if info["type"] == "file":
             version = info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("LastModified") or ""
@@ -312,76 +311,3 @@ def column_names(piece: Piece, corpus: CorpusConfig) -> list[str]:
         if table.columns is not None:
             return table.columns
         return list(dict.fromkeys(name for record in islice(table.records(()), LOOKED_AT) for name in record.values))
-
-
-MAGIC = re.compile(r"[*?\[]")
-ANY_FOLDERS = "**"
-
-
-class LocalFile(NamedTuple):
-    """A file: its path as found and its path without links; `key` is its path below the pattern's fixed part."""
-
-    path: str
-    key: str
-    real: str
-    status: os.stat_result
-
-
-def find_local(pattern: str) -> Iterator[LocalFile]:
-    """The local files that match an absolute path or pattern. As in a shell, links are followed, and a name that begins
-    with a dot matches only a part of the pattern that does too.
-
-    Raises `CorpusError` for a folder that cannot be listed (fsspec would silently skip it), for a broken link, and for
-    a name that is not UTF-8.
-    """
-    pattern = os.path.normpath(pattern)
-    if os.path.isfile(pattern):
-        yield LocalFile(pattern, os.path.basename(pattern), os.path.realpath(pattern), os.stat(pattern))
-        return
-    parts = pattern.split(os.sep)
-    fixed = next((number for number, part in enumerate(parts) if MAGIC.search(part)), len(parts))
-    folder = os.sep.join(parts[:fixed])
-    if fixed < len(parts) and os.path.isdir(folder or os.sep):
-        for path, real in _below(folder, os.path.realpath(folder or os.sep), parts[fixed:], ()):
-            with reading(path):
-                status = os.stat(path)
-            _require_utf8(path)
-            yield LocalFile(path, path[len(folder) + 1 :], real, status)
-
-
-def _require_utf8(path: str) -> None:
-    """Raise `CorpusError` for a name that cannot be stored in a record."""
-    try:
-        path.encode()
-    except UnicodeEncodeError as error:
-        told = os.fsencode(path).decode(errors="backslashreplace")
-        raise CorpusError(f"{told} cannot be read: its name is not UTF-8; rename it") from error
-
-
-def _below(
-    folder: str, real: str, parts: Sequence[str], above: tuple[tuple[int, int], ...]
-) -> Iterator[tuple[str, str]]:
-    """The files below a folder that match the parts of a pattern, by their paths with and without links; `above` are
-    the folders above it, to detect links that lead back to one.
-    """
-    part, rest = parts[0], parts[1:]
-    deep = part == ANY_FOLDERS
-    matches = re.compile(translate("*" if deep else part)).match
-    if deep:
-        status = os.stat(folder or os.sep)
-        if (status.st_dev, status.st_ino) in above:
-            return
-        above = (*above, (status.st_dev, status.st_ino))
-        if rest:
-            yield from _below(folder, real, rest, ())
-    with reading(folder), os.scandir(folder or os.sep) as listed:
-        entries = sorted(listed, key=lambda entry: entry.name)
-    for entry in entries:
-        if not matches(entry.name) or (entry.name.startswith(".") and not part.startswith(".")):
-            continue
-        own = os.path.realpath(entry.path) if entry.is_symlink() else os.path.join(real, entry.name)
-        if entry.is_dir():
-            if deep or rest:
-                yield from _below(entry.path, own, parts if deep else rest, above)
-        elif not rest and (entry.is_file() or entry.is_symlink()):
-            yield entry.path, own

@@ -11,11 +11,13 @@ from typing import Any
 import fsspec
 import pytest
 
-from tests.s3 import S3Server
+from tests.faults import faulty
+from tests.s3 import S3Server, fresh_clients
 from tests.support import LONG_AGO
 from tests.trainer.raw_files import FORMATS, pieces_of
 from trainer.common.errors import CorpusError
 from trainer.config.corpora import CorpusConfig
+from trainer.data.matching_files import find_remote
 from trainer.data.raw_files import SourceFile
 from trainer.data.sources import find_pieces, find_sources
 from trainer.store.storage import Store
@@ -256,6 +258,51 @@ def test_raw_files_that_others_put_into_a_bucket_are_found_at_the_next_look(s3: 
         store.write_bytes("0.txt", b"2\n" * (number + 1))
         sizes = [source.size for source in find_sources(corpus)]
         assert len(sizes) == number + 1 and sizes[0] == 2 * len(sizes)
+
+
+PATTERNS = [
+    "**", "*", "*/*.txt", "?/*.txt", "**/*.txt", "a/**", "a/*", "*/b/*", "*/b/**", "[ab]/x*.txt", "a/x*", "a/x.txt", "x*",
+    "*/", "a/b", "none/*", "*x/*",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["memory", "s3"])
+def test_patterns_match_remote_files_as_those_of_fsspec_do(kind: str, s3: S3Server) -> None:
+    store = Store(s3.new_store() if kind == "s3" else f"memory://{uuid.uuid4().hex}")
+    for name in (
+        "x.txt",
+        "a/x.txt",
+        "a/x2.txt",
+        "a/.x.txt",
+        "a/b/x.txt",
+        "a/b/c/x.md",
+        "b/x.txt",
+        "b/b/y.txt",
+        "ax/x.txt",
+    ):
+        store.write_bytes(name, name.encode())
+    for pattern in PATTERNS:
+        fs, full = fsspec.url_to_fs(f"{store.url}/{pattern}")
+        expected = {path for path, entry in fs.glob(full, detail=True).items() if entry["type"] == "file"}
+        found = {path: entry["size"] for path, entry in find_remote(fs, full).items() if entry["type"] == "file"}
+        assert found.keys() == expected, pattern
+        assert all(size == fs.size(path) for path, size in found.items()), pattern
+
+
+@pytest.mark.parametrize("pattern", ["*/*.txt", "?/x*", "b*/*"])
+def test_a_folder_of_a_bucket_that_cannot_be_listed_is_not_skipped(
+    pattern: str, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(s3.new_store())
+    for name in "abc":
+        store.write_bytes(f"{name}/x.txt", b"text")
+    with faulty(s3.address, share=0, latency=0) as (address, faults), fresh_clients():
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        corpus = corpus_of(f"{store.url}/{pattern}")
+        assert len(find_sources(corpus)) == (1 if pattern == "b*/*" else 3)
+        faults.always, faults.only = "denied", b"%2Fb%2F"
+        with pytest.raises(CorpusError, match=r"cannot be read: Access Denied; check the credentials .* list and read"):
+            find_sources(corpus)
 
 
 def test_a_text_without_a_letter_at_any_line_end_is_cut_at_line_ends(tmp_path: Path) -> None:
