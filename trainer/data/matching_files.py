@@ -11,6 +11,7 @@ from fsspec.utils import glob_translate
 
 from trainer.common.errors import CorpusError
 from trainer.data.raw_files import reading
+from trainer.store.remedies import credentials_explained
 
 MAGIC = re.compile(r"[*?\[]")
 ANY_FOLDERS = "**"
@@ -96,7 +97,7 @@ def find_remote(fs: Any, pattern: str) -> dict[str, Any]:
     parts = pattern.split("/")
     fixed = next((number for number, part in enumerate(parts) if MAGIC.search(part)), len(parts))
     if fixed == len(parts):
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError), credentials_explained():
             return {pattern: fs.info(pattern)}
         return {}
     matches = re.compile(glob_translate(pattern)).match
@@ -111,7 +112,7 @@ def _listed(fs: Any, folder: str, parts: Sequence[str]) -> Iterator[dict[str, An
         yield from fs.find(folder, detail=True).values()
         return
     stem = MAGIC.split(part, maxsplit=1)[0]
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError), credentials_explained():
         if stem and "s3" in fs.protocol:  # lists only names that begin with it
             entries = fs.find(folder, maxdepth=1, withdirs=True, detail=True, prefix=stem).values()
         else:

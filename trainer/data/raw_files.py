@@ -22,7 +22,7 @@ from trainer.common.errors import CorpusError, PipelineError, reason_of
 from trainer.common.transient import is_transient
 from trainer.config.corpora import CorpusConfig
 from trainer.store.checked_files import digest_stream
-from trainer.store.remedies import is_of_remote, remedy_of_s3
+from trainer.store.remedies import credentials_explained, is_of_remote, remedy_of_s3
 
 FORMAT_OF_ENDING = {"csv": "csv", "tsv": "csv", "jsonl": "jsonl", "json": "jsonl", "parquet": "parquet"}
 """The format of files, by the ending of their names."""
@@ -296,7 +296,8 @@ DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
 def reading(path: str) -> Iterator[None]:
     """Convert the errors of a raw file that cannot be opened or is damaged, and of its server, to `CorpusError`."""
     try:
-        yield
+        with credentials_explained():
+            yield
     except PipelineError:
         raise
     except Exception as error:

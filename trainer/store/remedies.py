@@ -1,6 +1,9 @@
 """What to do about an error of a store, by its number or code."""
 
 import errno
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from trainer.common.transient import is_transient
 
@@ -36,6 +39,26 @@ def is_of_remote(error: Exception) -> bool:
     return bool(libraries & {"botocore", "aiohttp"}) or str(error).startswith(INVALID_ENDPOINT)
 
 
+PROVIDERS = "aiobotocore.credentials"
+"""The module that runs the programs and reads the files that provide credentials."""
+
+
+@contextmanager
+def credentials_explained() -> Iterator[None]:
+    """Convert errors of this machine's programs and files that provide credentials, of which one that is missing would
+    look like a missing object, into botocore's error for them.
+    """
+    try:
+        yield
+    except Exception as error:
+        frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+        if is_of_remote(error) or not any(frame.f_globals.get("__name__") == PROVIDERS for frame in frames):
+            raise
+        from botocore.exceptions import CredentialRetrievalError
+
+        raise CredentialRetrievalError(provider="this machine", error_msg=str(error)) from error
+
+
 def remedy_of_remote(error: Exception) -> str:
     """The remedy for an error of a remote store."""
     if remedy := remedy_of_s3(error, "read, write, list and delete"):
@@ -58,6 +81,11 @@ def remedy_of_s3(error: Exception, wanted: str) -> str | None:
             f"may {wanted} there"
         )
     kinds = {kind.__name__ for kind in type(error).__mro__}
+    if "CredentialRetrievalError" in kinds:
+        return (
+            "check what provides the credentials: credential_process of the profile (AWS_PROFILE, AWS_CONFIG_FILE), "
+            "the file AWS_WEB_IDENTITY_TOKEN_FILE, or a role"
+        )
     if "SSLError" in kinds:
         return "check whether the server expects https (AWS_ENDPOINT_URL), and its certificate (AWS_CA_BUNDLE)"
     setting = "BotoCoreError" in kinds and "FlexibleChecksumError" not in kinds and not is_transient(error)

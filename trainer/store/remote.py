@@ -27,6 +27,7 @@ from trainer.store.blob_cache import BlobCache
 from trainer.store.local import Stored
 from trainer.store.names import plain_key
 from trainer.store.private_folders import PrivateFolder, make_folders
+from trainer.store.remedies import credentials_explained
 
 PUBLISHERS = 8
 """Maximum number of processes that may publish the same folder simultaneously."""
@@ -52,6 +53,19 @@ requests fail after about one minute, unanswered ones after about ten.
 """
 
 
+class _Explained:
+    """A file system of S3 whose `FileNotFoundError` is always about the bucket, never about a file that provides
+    credentials.
+    """
+
+    def __init__(self, fs: Any) -> None:
+        self._fs = fs
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._fs, name)
+        return credentials_explained()(found) if callable(found) else found
+
+
 class RemoteObjects:
     """Objects below one URL, by key."""
 
@@ -65,6 +79,7 @@ class RemoteObjects:
         self.fs.invalidate_cache()  # earlier listings may be outdated
         if self._s3:
             self.fs.retries = ROUNDS
+            self.fs = _Explained(self.fs)
         self.cache = BlobCache.of_this_machine()
         self._swapped: dict[str, tuple[bytes, str]] = {}
         """Last bytes and entity tag that this process wrote by `swap`, by key; a lease is swapped repeatedly."""

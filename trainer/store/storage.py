@@ -16,7 +16,7 @@ from fsspec.core import split_protocol
 from fsspec.implementations.local import LocalFileSystem
 
 from trainer.common.addresses import check_address, check_place
-from trainer.common.errors import ConfigError, StorageError, WrongContent, brief
+from trainer.common.errors import ConfigError, StorageError, WrongContent, brief, reason_of
 from trainer.common.transient import FULL, is_transient, number_of
 from trainer.store import roots
 from trainer.store.checked_files import forget_unused
@@ -321,10 +321,9 @@ class Store:
             number = number_of(error)
             if number in FULL:
                 raise self._full(key, number, needed=needed) from error
-            reason = getattr(error, "strerror", None) or error
             remedy = remedy_of_remote(error) if self.local is None else remedy_of_local(number)
             raise StorageError(
-                f"cannot {operation} {self.path(key)}: {reason}; {remedy}", is_transient(error)
+                f"cannot {operation} {self.path(key)}: {reason_of(error)}; {remedy}", is_transient(error)
             ) from error
 
     def _require_not_away(self, key: str, error: Exception | None = None) -> None:

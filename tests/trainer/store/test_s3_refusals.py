@@ -92,6 +92,51 @@ def test_credentials_that_are_missing_for_raw_files_are_asked_for(
         find_sources(CorpusConfig(name="raw", paths=[f"{s3.new_store()}/*.txt"]))
 
 
+PROVIDERS = {
+    "missing": (None, "No such file or directory"),
+    "garbage": ("echo Please log in.", "Expecting value"),
+    "failing": ("echo The vault is locked. >&2; exit 1", "The vault is locked"),
+    "outdated": ("echo '{OUTDATED}'", "still expired"),
+}
+OUTDATED = '{"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b", "Expiration": "2020-01-01T00:00:00Z"}'
+
+
+@pytest.mark.parametrize("kind", [*PROVIDERS, "no token"])
+def test_a_bucket_whose_credentials_cannot_be_provided_does_not_look_empty(
+    kind: str, s3: S3Server, environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    url = s3.new_store()
+    Store(url).write_bytes("a/b", b"text")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        environment.delenv(name)
+    if kind == "no token":
+        environment.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+        environment.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/any")
+        said = "No such file or directory"
+    else:
+        program, said = PROVIDERS[kind]
+        if program is not None:
+            (tmp_path / "provider").write_text(f"#!/bin/sh\n{program.replace('{OUTDATED}', OUTDATED)}\n")
+            (tmp_path / "provider").chmod(0o755)
+        (tmp_path / "config").write_text(f"[default]\ncredential_process = {tmp_path}/provider\n")
+        environment.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+        environment.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    store = Store(url)
+    asked = [
+        lambda: store.exists("a/b"), lambda: store.names("a"), lambda: store.read_json("a/b"),
+        lambda: list(store.walk()), lambda: store.write_bytes("a/c", b"x"), lambda: store.create("a/c", b"x"),
+        lambda: store.delete("a"),
+        *(lambda path=path: find_sources(CorpusConfig(name="raw", paths=[f"{url}/{path}"])) for path in ("a/b", "*/*")),
+    ]  # fmt: skip
+    for ask in asked:
+        with pytest.raises(
+            (StorageError, CorpusError), match=rf"^[^\n]*: Error when retrieving credentials from [^\n]*{said}"
+        ) as raised:
+            ask()
+        assert "check what provides the credentials" in str(raised.value) and raised.value.transient
+
+
 def test_whoever_may_not_write_there_is_told_so(s3: S3Server, environment: pytest.MonkeyPatch) -> None:
     url = s3.new_store()
     Store(url).write_bytes("a/b", b"x")
