@@ -23,6 +23,7 @@ ANSWERS = {
         "The difference between the request time and the current time is too large.",
         "RequestTimeTooSkewed",
     ),
+    "archived": (403, "The operation is not valid for the object's storage class", "InvalidObjectState"),
     "denied": (403, "Access Denied", "AccessDenied"),
     "elsewhere": (400, "The region 'us-east-1' is wrong; expecting 'eu-central-1'", "AuthorizationHeaderMalformed"),
     "no conditions": (501, "A header you provided implies functionality that is not implemented", "NotImplemented"),

@@ -157,6 +157,8 @@ def _match(pattern: str) -> Iterator[tuple[str, SourceFile]]:
         if info["type"] == "file":
             version = info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("LastModified") or ""
             url = path if "://" not in pattern else fs.unstrip_protocol(path)
+            if "::" in url:
+                raise CorpusError(f"{url} cannot be read: its name has ::, as a file within an archive; rename it")
             yield url, SourceFile(path=url, key=path[len(fixed) + 1 :], size=int(info["size"]), version=str(version))
 
 

@@ -18,6 +18,7 @@ OF_LOCAL = {
 REGION = "check that AWS_DEFAULT_REGION is the region of the bucket"
 
 OF_S3 = {
+    "InvalidObjectState": "restore the object from its archive, or copy it to another storage class",
     "RequestTimeTooSkewed": "set this machine's clock: it differs from that of the server",
     "AuthorizationHeaderMalformed": REGION,
     "PermanentRedirect": REGION,

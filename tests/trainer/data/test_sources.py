@@ -260,6 +260,13 @@ def test_raw_files_that_others_put_into_a_bucket_are_found_at_the_next_look(s3: 
         assert len(sizes) == number + 1 and sizes[0] == 2 * len(sizes)
 
 
+def test_an_object_whose_name_would_mean_an_archive_is_refused(s3: S3Server) -> None:
+    store = Store(s3.new_store())
+    store.write_bytes("std::vector.txt", b"text")
+    with pytest.raises(CorpusError, match=r"/std::vector\.txt cannot be read: its name has ::.*rename it"):
+        find_sources(corpus_of(f"{store.url}/*.txt"))
+
+
 PATTERNS = [
     "**", "*", "*/*.txt", "?/*.txt", "**/*.txt", "a/**", "a/*", "*/b/*", "*/b/**", "[ab]/x*.txt", "a/x*", "a/x.txt",
     "x*", "*/", "a/b", "none/*", "*x/*",

@@ -226,6 +226,22 @@ def test_a_server_that_would_let_two_processes_write_one_run_is_refused_before_a
         assert list(store.walk()) == []
 
 
+def test_a_raw_file_in_an_archive_of_the_bucket_is_said_to_be(s3: S3Server, environment: pytest.MonkeyPatch) -> None:
+    path = f"{s3.new_store()}/raw.txt"
+    fsspec.filesystem("s3").pipe_file(path, b"text")
+    with faulty(s3.address, share=0, latency=0) as (address, faults):
+        environment.setenv("AWS_ENDPOINT_URL", address)
+        fsspec.get_filesystem_class("s3").clear_instance_cache()
+        (source,) = find_sources(CorpusConfig(name="raw", paths=[path]))
+        faults.always, faults.only = "archived", b"GET "
+        with (
+            pytest.raises(CorpusError, match=r"storage class; restore the object from its archive"),
+            reading(source.path),
+            open_bytes(source.path) as file,
+        ):
+            file.read()
+
+
 def test_an_answer_that_is_shorter_than_requested_is_not_taken_for_a_raw_file(
     s3: S3Server, environment: pytest.MonkeyPatch
 ) -> None:
