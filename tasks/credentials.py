@@ -62,11 +62,13 @@ def _environment(name: str, block: Any) -> dict[str, str]:
         key, secret, others = block.minio_root_user, block.minio_root_password, {}
     else:
         raise ConfigError(f"{name} is a {type(block).__name__}; expected AwsCredentials, MinIOCredentials or S3Bucket")
+    client = block.aws_client_parameters
     found = {
         "AWS_ACCESS_KEY_ID": key,
         "AWS_SECRET_ACCESS_KEY": secret.get_secret_value() if secret else None,
         "AWS_DEFAULT_REGION": block.region_name,
-        ENDPOINT: block.aws_client_parameters.endpoint_url,
+        ENDPOINT: client.endpoint_url,
+        "AWS_CA_BUNDLE": client.verify_cert_path,
         **others,
     }
     return {variable: str(value) for variable, value in found.items() if value}
