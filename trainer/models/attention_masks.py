@@ -7,7 +7,7 @@ implementation without a mask function (see its documentation of AttentionInterf
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from transformers.masking_utils import sdpa_mask
 
 from trainer.models.documents import APART
 from trainer.models.dropout import attend
+from trainer.models.layers import in_mode
 from trainer.models.losses import with_weights
 
 WITH_MASKS, WITHOUT_MASKS, NOTED = "sdpa", "sdpa_without_masks", "sdpa_with_noted_masks"
@@ -47,23 +48,24 @@ def makes_no_masks(model: PreTrainedModel, input_ids: torch.Tensor) -> bool:
 
     AttentionInterface.register(NOTED, attend)
     AttentionMaskInterface.register(NOTED, noted)
-    was_training = model.training
-    model.eval().set_attn_implementation(NOTED)
-    try:
+    with in_mode(model, training=False), _attending(model, NOTED):
         with_weights(_read, model, input_ids[:1])
-    finally:
-        model.train(was_training).set_attn_implementation(WITH_MASKS)
     return bool(masks) and all(mask is None for mask in masks)
 
 
 @contextmanager
 def masks_made(model: PreTrainedModel) -> Iterator[None]:
     """Within the block, let a model build its masks, for rows padded on the left."""
-    before = model.config._attn_implementation
-    if before not in (WITHOUT_MASKS, APART):
+    hidden = model.config._attn_implementation in (WITHOUT_MASKS, APART)
+    with _attending(model, WITH_MASKS) if hidden else nullcontext():
         yield
-        return
-    model.set_attn_implementation(WITH_MASKS)
+
+
+@contextmanager
+def _attending(model: PreTrainedModel, implementation: str) -> Iterator[None]:
+    """Within the block, let a model attend by this implementation."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation(implementation)
     try:
         yield
     finally:

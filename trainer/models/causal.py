@@ -22,7 +22,7 @@ from trainer.common.errors import ConfigError, TokenizerError, brief
 from trainer.config.models import LoraConfig, ModelConfig
 from trainer.models.adapters import add_adapter, find_heads, merge, restore_adapter
 from trainer.models.generation import ends_of
-from trainer.models.layers import require_blocks
+from trainer.models.layers import in_mode, require_blocks
 from trainer.models.losses import IGNORED, cross_entropies
 from trainer.models.new_config import new_config, padding_hint
 from trainer.models.pretrained import check_settings, find_pretrained, load_config, most_positions
@@ -309,10 +309,8 @@ def tried_masked(model: PreTrainedModel, context: int, mask_id: int) -> MaskedLM
     ids[0, 0] = mask_id
     changed = ids.clone()
     changed[0, 1] = (ids[0, 1] + 1) % vocab_size
-    was_training = model.training
-    model.eval()
     try:
-        with torch.no_grad():
+        with in_mode(model, training=False), torch.no_grad():
             logits, others = (model(input_ids=each).logits[0, 0].float() for each in (ids, changed))
     except Exception as error:  # architectures fail each in their own way
         kind = model.config.model_type
@@ -320,8 +318,6 @@ def tried_masked(model: PreTrainedModel, context: int, mask_id: int) -> MaskedLM
         raise ConfigError(
             f"a {kind!r} model cannot be run on windows of {context} tokens (training.context): {brief(error)}{hint}"
         ) from error
-    finally:
-        model.train(was_training)
     if torch.equal(logits, others):
         raise ConfigError(
             f"a {model.config.model_type!r} model as configured does not see the tokens after a hidden one; set "

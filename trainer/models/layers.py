@@ -1,6 +1,11 @@
-"""Find the repeated blocks of a model: the layers that are sharded among ranks and gathered one at a time."""
+"""Find the repeated blocks of a model: the layers that are sharded among ranks and gathered one at a time.
+
+Also set a model's layers to training or evaluation mode for a block of code.
+"""
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
@@ -29,6 +34,17 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
                 continue
         found.extend(find_blocks(child))
     return found
+
+
+@contextmanager
+def in_mode(model: nn.Module, training: bool) -> Iterator[None]:
+    """Within the block, put a model into training or evaluation mode."""
+    before = model.training
+    model.train(training)
+    try:
+        yield
+    finally:
+        model.train(before)
 
 
 def refuse_skipping(config: PretrainedConfig | None) -> None:

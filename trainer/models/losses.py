@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from trainer.common.errors import ConfigError
 from trainer.models.documents import positions
+from trainer.models.layers import in_mode
 from trainer.models.pretrained import most_positions
 
 IGNORED = -100
@@ -151,15 +152,14 @@ def adds_to_loss(model: PreTrainedModel) -> bool:
     Tested in training mode with two sets of labels: an added term does not depend on them. Families that do not shift
     labels themselves are allowed. Raises `ConfigError` if the model's own loss is not a next-token loss.
     """
-    was_training = model.training
-    model.train()
     config = model.config.get_text_config()
     length = min(8, config.vocab_size, most_positions(config))
     input_ids = torch.arange(length, device=model.device)[None]
     beyond: list[float] = []
     unshifted: list[float] = []
     for labels in (input_ids, input_ids.flip(1)):
-        with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
+        random = torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else [])
+        with in_mode(model, training=True), random:
             torch.manual_seed(0)
             output = model(input_ids=input_ids, labels=labels, use_cache=False)
         labels = labels.to(output.logits.device)  # a sharded model may compute on another device than its weights'
@@ -167,7 +167,6 @@ def adds_to_loss(model: PreTrainedModel) -> bool:
             found.append(
                 float(output.loss - cross_entropies(output.logits, targets).sum() / (targets != IGNORED).sum())
             )
-    model.train(was_training)
     if max(map(abs, beyond)) <= ROUNDING or max(map(abs, unshifted)) <= ROUNDING:
         return False
     if abs(beyond[0] - beyond[1]) > ROUNDING:
@@ -197,15 +196,14 @@ def _try_plain_head(model: PreTrainedModel) -> bool:
     output = model.get_output_embeddings()
     if not isinstance(output, nn.Linear) or output.bias is not None:
         return False
-    was_training, weight = model.training, output.weight.clone()
-    model.eval()
+    weight = output.weight.clone()
     output.weight.div_(weight.std())
     input_ids = torch.arange(4, device=weight.device)[None]
-    hidden = getattr(model.base_model(input_ids=input_ids, use_cache=False), "last_hidden_state", None)
-    logits = model(input_ids=input_ids, use_cache=False).logits
+    with in_mode(model, training=False):
+        hidden = getattr(model.base_model(input_ids=input_ids, use_cache=False), "last_hidden_state", None)
+        logits = model(input_ids=input_ids, use_cache=False).logits
     plain = hidden is not None and torch.allclose(logits.float(), output(hidden).float(), rtol=1e-4, atol=1e-5)
     output.weight.copy_(weight)
-    model.train(was_training)
     return plain
 
 

@@ -19,6 +19,7 @@ from trainer.config.training import TrainingConfig
 from trainer.models.attention_masks import WITH_MASKS, makes_no_masks
 from trainer.models.documents import APART, positions
 from trainer.models.dropout import DRAWN
+from trainer.models.layers import in_mode
 from trainer.models.losses import CausalLMLoss
 from trainer.models.new_config import padding_hint
 
@@ -84,9 +85,7 @@ def check_causal(model: PreTrainedModel, context: int) -> None:
     two forward passes over a few short rows, on the model's device.
     """
     ids_BT, changed_BT, may_change_BT = _rows(model.config, min(context, LENGTH))
-    was_training = model.training
-    model.eval()
-    try:
+    with in_mode(model, training=False):
         logits, changed = _logits(model, ids_BT), _logits(model, changed_BT)
 
         def leaks(other: torch.Tensor) -> bool:
@@ -94,8 +93,6 @@ def check_causal(model: PreTrainedModel, context: int) -> None:
 
         if leaks(changed):
             raise ConfigError(_repeats_not(model) if leaks(_logits(model, ids_BT)) else _sees_ahead(model))
-    finally:
-        model.train(was_training)
 
 
 @torch.no_grad()
@@ -105,19 +102,16 @@ def check_repeats(model: PreTrainedModel, context: int, name: str) -> None:
     `name` is the model's name in the error.
     """
     ids_BT = _rows(model.config, min(context, LENGTH))[0]
-    was_training, device = model.training, model.device
-    model.train()
-    for part, module in model.named_modules():
-        if "lora_" in part:
-            module.eval()
+    device = model.device
     found: list[torch.Tensor] = []
-    try:
+    with in_mode(model, training=True):
+        for part, module in model.named_modules():
+            if "lora_" in part:
+                module.eval()
         for seed in range(2):
             with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
                 torch.manual_seed(seed)
                 found.append(_logits(model, ids_BT))
-    finally:
-        model.train(was_training)
     if bool((found[1] - found[0]).abs().max() > ROUNDING * found[0].std()):
         values = model.config.get_text_config().to_dict()
         drawn = [f"{key} {value}" for key, value in values.items() if _is_share(value) and any(k in key for k in DRAWN)]
@@ -174,16 +168,13 @@ def check_packed(model: PreTrainedModel, context: int, texts: str, advice: str) 
         raise ConfigError(f"a {kind!r} model accepts no positions, so {texts} cannot share a window; {advice}")
     text = _rows(model.config, min(context, LENGTH) // 2 or 1)[0][:1].to(model.device)
     places = torch.arange(text.shape[1], device=model.device)[None]
-    was_training = model.training
-    model.eval()
     try:
-        first, second, gradient = _read_twice(model, text.repeat(1, 2), places.repeat(1, 2))
+        with in_mode(model, training=False):
+            first, second, gradient = _read_twice(model, text.repeat(1, 2), places.repeat(1, 2))
     except Exception as error:  # architectures fail each in their own way
         raise ConfigError(
             f"a {kind!r} model cannot be tried on two {texts} in one window: {brief(error)}; {advice}"
         ) from error
-    finally:
-        model.train(was_training)
     elsewhere = (second - first).square().mean().sqrt() / first.std()
     if gradient[:, : text.shape[1]].any() or not bool(elsewhere <= PLACED_ALIKE):
         raise ConfigError(
@@ -206,16 +197,14 @@ def read_apart(model: PreTrainedModel, context: int) -> bool:
         return False
     cut = width // 3 or 1
     places_BT = torch.cat([torch.arange(cut), torch.arange(width - cut)]).to(model.device).repeat(len(ids_BT), 1)
-    was_training = model.training
-    model.eval()
     try:
-        masked = _packed_logits(model, ids_BT, places_BT)
-        model.set_attn_implementation(APART)
-        same = bool((_packed_logits(model, ids_BT, places_BT) - masked).square().mean().sqrt() <= ALIKE * masked.std())
+        with in_mode(model, training=False):
+            masked = _packed_logits(model, ids_BT, places_BT)
+            model.set_attn_implementation(APART)
+            apart = _packed_logits(model, ids_BT, places_BT)
+        same = bool((apart - masked).square().mean().sqrt() <= ALIKE * masked.std())
     except (TypeError, ValueError, RuntimeError):  # it does not pass on the ends of texts, or needs unsupported options
         same = False
-    finally:
-        model.train(was_training)
     if not same:
         model.set_attn_implementation(WITH_MASKS)
     return same

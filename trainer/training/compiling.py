@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from trainer.common.errors import ConfigError
 from trainer.data.dataset import Batch
 from trainer.models.attention_masks import leave_out_masks
-from trainer.models.layers import find_blocks
+from trainer.models.layers import find_blocks, in_mode
 from trainer.training.runtime import Runtime, seed_everything
 from trainer.training.sharding import is_sharded, norms_of
 
@@ -83,18 +83,15 @@ def _gradient_norms(
     objective: nn.Module, inputs: Mapping[str, torch.Tensor], targets: float, runtime: Runtime
 ) -> dict[str, float]:
     """The norm of each parameter's gradient of a micro-batch's share of the loss; always clears the gradients."""
-    was_training = objective.training
-    objective.train()
     seed_everything(0, 0, runtime.rank)
     try:
         # A sharded model has no `no_sync`: its gradients are summed over the ranks.
-        with runtime.accelerator.no_sync(objective):
+        with in_mode(objective, training=True), runtime.accelerator.no_sync(objective):
             runtime.accelerator.backward(objective(**inputs) / targets)
         gradients = {name: p.grad for name, p in objective.named_parameters() if p.grad is not None}
         norms = norms_of(gradients.values(), runtime).tolist()
     finally:
         objective.zero_grad(set_to_none=True)
-        objective.train(was_training)
     return dict(zip(gradients, norms, strict=True))
 
 
