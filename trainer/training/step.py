@@ -71,20 +71,17 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
 
 def make_muon(
-    model: nn.Module,
-    matrices: set[nn.Parameter],
-    others: torch.optim.AdamW,
-    options: MuonConfig,
-    learning_rate: float,
-    weight_decay: float,
+    model: nn.Module, matrices: set[nn.Parameter], others: torch.optim.AdamW, training: OptimizationConfig
 ) -> MuonWithAdamW:
     """Muon for some matrices of a model, and AdamW for all other parameters."""
+    options = training.muon or MuonConfig()
     turned = {module.weight for module in model.modules() if isinstance(module, Conv1D)}
     muon = Muon(
         [each for each in model.parameters() if each in matrices],
         turned if options.adjust_lr == "original" else set(),  # the other adjustment is symmetric
-        lr=options.learning_rate or learning_rate, weight_decay=weight_decay, momentum=options.momentum,
-        nesterov=options.nesterov, ns_steps=options.ns_steps, adjust_lr_fn=options.adjust_lr,
+        lr=options.learning_rate or training.learning_rate, weight_decay=training.weight_decay,
+        momentum=options.momentum, nesterov=options.nesterov, ns_steps=options.ns_steps,
+        adjust_lr_fn=options.adjust_lr,
     )  # fmt: skip
     return MuonWithAdamW(others, muon)
 
@@ -183,8 +180,7 @@ def make_optimizer(model: nn.Module, training: OptimizationConfig) -> torch.opti
     ]
     if training.optimizer != "muon":
         return OPTIMIZERS[training.optimizer](groups, training)
-    others, options = _adamw(groups, training), training.muon or MuonConfig()
-    return make_muon(model, matrices, others, options, training.learning_rate, training.weight_decay)
+    return make_muon(model, matrices, _adamw(groups, training), training)
 
 
 def muon_matrices(model: nn.Module) -> set[nn.Parameter]:
