@@ -98,12 +98,17 @@ def loss_in_pieces(
     model: PreTrainedModel, input_ids: torch.Tensor, labels: torch.Tensor, position_ids: torch.Tensor | None
 ) -> torch.Tensor:
     """The sum of -log p(label) for a plain head, some tokens at a time. Shapes [B, T], [B, T] -> a scalar."""
-    hidden = model.base_model(input_ids=input_ids, **positions(model, position_ids), use_cache=False).last_hidden_state
-    weight = model.get_output_embeddings().weight
-    loss: torch.Tensor = PiecewiseCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden.flatten(0, 1), weight, labels.flatten()
-    )
+    inputs = _head_inputs(model, input_ids, labels, position_ids)
+    loss: torch.Tensor = PiecewiseCrossEntropy.apply(*inputs)  # type: ignore[no-untyped-call]
     return loss
+
+
+def _head_inputs(
+    model: PreTrainedModel, input_ids: torch.Tensor, labels: torch.Tensor, position_ids: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The last hidden states, a plain head's weight, and the labels, of shapes [N, H], [V, H] and [N]."""
+    hidden = model.base_model(input_ids=input_ids, **positions(model, position_ids), use_cache=False).last_hidden_state
+    return hidden.flatten(0, 1), model.get_output_embeddings().weight, labels.flatten()
 
 
 def next_tokens(input_ids: torch.Tensor) -> torch.Tensor:
@@ -131,10 +136,8 @@ def token_losses_in_pieces(
 def _each_loss_in_pieces(
     model: PreTrainedModel, input_ids: torch.Tensor, labels: torch.Tensor, position_ids: torch.Tensor | None
 ) -> torch.Tensor:
-    hidden = model.base_model(input_ids=input_ids, **positions(model, position_ids), use_cache=False).last_hidden_state
-    losses: torch.Tensor = PiecewiseCrossEntropies.apply(  # type: ignore[no-untyped-call]
-        hidden.flatten(0, 1), model.get_output_embeddings().weight, labels.flatten()
-    )
+    inputs = _head_inputs(model, input_ids, labels, position_ids)
+    losses: torch.Tensor = PiecewiseCrossEntropies.apply(*inputs)  # type: ignore[no-untyped-call]
     return losses
 
 
