@@ -12,18 +12,8 @@ from trainer.models.quantized import weights_in
 
 MEASURED_SIZE = 1024
 
-PEAK_FLOPS = {
-    ("NVIDIA A100", "bf16"): 312e12,
-    ("NVIDIA A100", "fp16"): 312e12,
-    ("NVIDIA A100", "fp32"): 19.5e12,
-    ("NVIDIA H100", "bf16"): 989e12,
-    ("NVIDIA H100", "fp16"): 989e12,
-    ("NVIDIA H100", "fp32"): 67e12,
-    ("NVIDIA H200", "bf16"): 989e12,
-    ("NVIDIA H200", "fp16"): 989e12,
-    ("NVIDIA H200", "fp32"): 67e12,
-}
-"""Dense peak rates from NVIDIA's data sheets (SXM), in operations per second."""
+PEAK_FLOPS = {"NVIDIA A100": (312e12, 19.5e12), "NVIDIA H100": (989e12, 67e12), "NVIDIA H200": (989e12, 67e12)}
+"""Dense peak rates in half precision and in fp32 from NVIDIA's data sheets (SXM), in operations per second."""
 
 SLOWER = re.compile("PCIe|NVL|MIG")
 """Device names with one of these are other models or parts of a device; their peak is measured."""
@@ -48,9 +38,9 @@ def peak_flops(device: torch.device, precision: str) -> float:
     """Peak operations per second of the device: from its data sheet, else measured with a matrix product."""
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
-        for (known, kind), peak in PEAK_FLOPS.items():
-            if name.startswith(known) and kind == precision and not SLOWER.search(name):
-                return peak
+        for known, (half, full) in PEAK_FLOPS.items():
+            if name.startswith(known) and not SLOWER.search(name):
+                return full if precision == "fp32" else half
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     return measured_flops(device, dtype)
 
