@@ -70,7 +70,7 @@ class FoldSaver(Saver):
     def _commit(self, snapshot: Any) -> None:
         state, place = snapshot.state, self._place(snapshot)
         with self._store.staging(key=place) as folder:
-            (folder / STATE).write_text(json.dumps({"state": state.plain(), "total": snapshot.total}))
+            (folder / STATE).write_text(json.dumps({"state": state.model_dump(), "total": snapshot.total}))
             self._require_lease()
             self._drop_dangling_pointer(state)
             publish_folder(self._store, folder, place, CHECKPOINT_KIND, self._fingerprint, self._details(state))

@@ -137,11 +137,7 @@ class TrainState(BaseModel):
     best_score: FiniteFloat | None = None
     best_step: Count | None = None
     worse: Count = 0
-    unmeasured: bool = False
-
-    def plain(self) -> dict[str, Any]:
-        """Its values as a checkpoint stores them: `unmeasured` only if it is true."""
-        return self.model_dump(exclude=None if self.unmeasured else {"unmeasured"})
+    unmeasured: bool = Field(default=False, exclude_if=lambda value: not value)
 
     def judge(self, scores: dict[str, float], criterion: Criterion) -> None:
         """Record scores of this step. NaN is never the best; without the deciding figure, nothing is judged."""

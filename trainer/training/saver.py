@@ -302,7 +302,7 @@ class Saver:
         """Write everything except tensors: the files beside the model, and state.json."""
         for path in self._extra:
             (folder / path.name).write_bytes(path.read_bytes())
-        saved = {"state": snapshot.state.plain(), "settings": snapshot.settings}
+        saved = {"state": snapshot.state.model_dump(), "settings": snapshot.settings}
         (folder / STATE).write_text(json.dumps(saved, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
     def _details(self, state: TrainState) -> dict[str, Any]:
