@@ -60,7 +60,7 @@ class Peers:
         self._by_torchrun, self._torchrun_ended = os.environ.get(BY_TORCHRUN) == "True", False
         self._watched = [other for other in range(ranks) if other != rank] if rank == 0 else [0]
         self._silent = dict.fromkeys(self._watched, 0.0)
-        self._word: dict[str, Any] | None = None
+        self._word: RankLost | None = None
         self._beat(0)
 
     def begin(self, hosts: list[str]) -> None:
@@ -75,22 +75,16 @@ class Peers:
 
     def leave_word(self, error: Exception) -> None:
         """Tell the other ranks the error that ends this rank, unless one has already been written."""
-        told = {
-            "message": f"{self._name(self._rank)} ended with {type(error).__name__}: {error}",
-            "status": exit_status(error),
-        }
-        _in_time(lambda: self._store.compare_set(WORD, "", json.dumps(told)))
+        self._write(f"{self._name(self._rank)} ended with {type(error).__name__}: {error}", exit_status(error))
 
     def explain(self, error: Exception) -> RankLost:
         """The cause of a broken connection: the error that another rank has written, or a rank without heartbeats."""
-        word = _in_time(self._read_word)
-        if word is None:
-            lost = _in_time(self._call_roll)
-            word = self._tell_lost([self._home] if lost is None else [self._name(rank) for rank in lost]) or {
-                "message": f"the connection to another rank broke, although all ranks are alive: {error}",
-                "status": EXIT_CRASHED
-            }  # fmt: skip
-        return RankLost(word["message"], word["status"])
+        if word := _in_time(self._read_word):
+            return word
+        lost = _in_time(self._call_roll)
+        return self._tell_lost([self._home] if lost is None else [self._name(rank) for rank in lost]) or RankLost(
+            f"the connection to another rank broke, although all ranks are alive: {error}", EXIT_CRASHED
+        )
 
     def _name(self, rank: int) -> str:
         return f"rank {rank} of {len(self._hosts)} ({self._hosts[rank]})"
@@ -100,8 +94,8 @@ class Peers:
         """The process that holds the store."""
         return f"torchrun on {os.environ['MASTER_ADDR']}" if self._by_torchrun else self._name(0)
 
-    def _tell_lost(self, lost: list[str]) -> dict[str, Any] | None:
-        """Write, unless a rank already has, and return the message that these processes are lost."""
+    def _tell_lost(self, lost: list[str]) -> RankLost | None:
+        """Write, unless a rank already has, and return the error that these processes are lost."""
         if not lost:
             return None
         message = (
@@ -109,9 +103,13 @@ class Peers:
             "network failed, or it is suspended; start the same command again on every machine to continue from the "
             "last checkpoint"
         )
-        told = {"message": message, "status": EXIT_PREEMPTED}
-        _in_time(lambda: self._store.compare_set(WORD, "", json.dumps(told)))
-        return told
+        return self._write(message, EXIT_PREEMPTED)
+
+    def _write(self, message: str, status: int) -> RankLost:
+        """Write an error for the other ranks, unless one has already been written, and return it."""
+        told = json.dumps({"message": message, "status": status})
+        _in_time(lambda: self._store.compare_set(WORD, "", told))
+        return RankLost(message, status)
 
     def _beat(self, number: int) -> None:
         self._store.set(f"beat/{self._rank}", str(number))
@@ -120,9 +118,8 @@ class Peers:
         found: list[bytes] = self._store.multi_get([f"beat/{rank}" for rank in ranks])
         return found
 
-    def _read_word(self) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = json.loads(self._store.get(WORD)) if self._store.check([WORD]) else None
-        return found
+    def _read_word(self) -> RankLost | None:
+        return RankLost(**json.loads(self._store.get(WORD))) if self._store.check([WORD]) else None
 
     def _call_roll(self) -> list[int]:
         """The other ranks that send no heartbeat during `CALL_SECONDS`."""
@@ -164,8 +161,8 @@ class Peers:
                 lost = [self._home]
             word = self._word or self._tell_lost(lost)
             if word is not None and not self._over.wait(OWN_END_SECONDS):
-                _report(RankLost(word["message"], word["status"]))
-                end_at_once(word["status"])
+                _report(word)
+                end_at_once(word.status)
 
 
 def _log_error(error: RankLost) -> None:
