@@ -306,9 +306,7 @@ def require_shared(store: Store, runtime: Runtime) -> None:
     if runtime.ranks == 1:
         return
     probe = runtime.on_first(lambda: write_probe(store, "shared"), AT_THE_START)
-    seen = torch.zeros(runtime.ranks, dtype=torch.int64)
-    seen[runtime.rank] = _sees(store, probe)
-    blind = [rank for rank, sees in enumerate(runtime.sum(seen).tolist()) if not sees]
+    blind = [rank for rank, sees in enumerate(runtime.on_each(lambda: _sees(store, probe))) if not sees]
     if runtime.rank == 0:
         store.delete(probe)
     if blind:
