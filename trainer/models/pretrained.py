@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from trainer.common.errors import ArtifactError, ConfigError, TokenizerError, brief, reason_of
 from trainer.models.hub import NO_NAME, fetch_from_hub, is_hub_name
 from trainer.models.tensor_files import of_optimizer
-from trainer.models.weights import CONVERT, Base, base_of, is_adapter, read_base, require_base
+from trainer.models.weights import CONVERT, Base, is_adapter, read_base, require_base
 from trainer.records.run_names import RUN_PREFIX, is_path, made_by, run_at, tell_runs_like, ways_to
 from trainer.records.sealed import read_pointer, read_sealed
 from trainer.store.artifact_files import fetch_files, require_intact
@@ -107,8 +107,14 @@ def _is_model(folder: str) -> bool:
 
 
 def identify_base(name: str, found: Checkpoint) -> Base:
-    """The record of the base model for an adapter's folder."""
-    return base_of(name, found.origin, found.key, found.files)
+    """The record of an adapter's base model, with the digests of the files that determine what it computes."""
+    files = {
+        file: sha256
+        for file, sha256 in sorted(found.files.items())
+        if file == "config.json" or (file.endswith(".safetensors") and not of_optimizer(file))
+    }
+    path = str(Path(name).absolute()) if found.origin == "folder" else None
+    return Base(name=name, origin=found.origin, key=found.key, files=files, path=path)
 
 
 def _find(store: Store, name: str, hub: bool) -> Checkpoint:

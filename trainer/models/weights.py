@@ -10,23 +10,19 @@ config.json                  the configuration of the base model with the adapte
 
 import json
 from collections.abc import Mapping
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from trainer.common.errors import ArtifactError, ConfigError, in_one_line, reason_of
-from trainer.models.tensor_files import MODEL, Tensor, find_gap, find_parts, of_optimizer, read_file_header
+from trainer.models.tensor_files import MODEL, Tensor, find_gap, find_parts, read_file_header
 from trainer.store.names import plain_name
 
 ADAPTER_WEIGHTS, SETTINGS, BASE = "adapter_model.safetensors", "adapter_config.json", "base_model.json"
 
 PREFIX = "base_model.model."
 """The prefix that `peft` adds to the names of an adapter's tensors."""
-
-DECIDE = ("config.json", "*.safetensors")
-"""Files in a base model's folder that determine what it computes."""
 
 
 class Base(BaseModel):
@@ -42,17 +38,6 @@ class Base(BaseModel):
     key: str | None
     files: dict[str, str]
     path: str | None = None
-
-
-def base_of(name: str, origin: Literal["store", "folder", "hub"], key: str | None, files: Mapping[str, str]) -> Base:
-    """The record of a base model, with the digests of the files in `DECIDE`."""
-    decide = [
-        file for file in sorted(files) if any(fnmatch(file, pattern) for pattern in DECIDE) and not of_optimizer(file)
-    ]
-    kept = {file: files[file] for file in decide}
-    return Base(
-        name=name, origin=origin, key=key, files=kept, path=str(Path(name).absolute()) if origin == "folder" else None
-    )
 
 
 def is_adapter(folder: Path) -> bool:

@@ -22,7 +22,7 @@ from trainer.config.models import LoraConfig
 from trainer.kinds.kind import identify_run, kind_of
 from trainer.models.adapters import FUSED, add_adapter, find_targets, merge, restore_adapter
 from trainer.models.pretrained import find_model
-from trainer.models.weights import base_of
+from trainer.models.weights import Base
 from trainer.pipelines.any_kind import evaluate_checkpoint
 from trainer.preflight.step_status import StepStatus, explain_run
 from trainer.records.plans import PreparedData
@@ -362,5 +362,6 @@ def test_a_checkpoint_whose_moments_are_not_those_of_the_adapter_is_passed_over(
     ("key", "told"), [("runs/a/final", False), ("runs/a/checkpoints/step-00000010", True), (None, False)]
 )
 def test_a_base_that_its_run_may_delete_is_told(key: str | None, told: bool, caplog: pytest.LogCaptureFixture) -> None:
-    _warn_temporary_base(base_of("base", "store" if key else "hub", key, {"model.safetensors": "ab"}))
+    files = {"model.safetensors": "ab"}
+    _warn_temporary_base(Base(name="base", origin="store" if key else "hub", key=key, files=files))
     assert (f"adapter depends on {key}, a checkpoint that its run may delete when it continues" in caplog.text) == told
