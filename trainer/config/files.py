@@ -12,7 +12,6 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
-from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -183,8 +182,7 @@ Overrides = Sequence[Annotated[str, Field(description="key=value, such as traini
 COMMAND_LINE = "on the command line"
 """Used instead of a file's path for a configuration that consists of `key=value` words only."""
 
-BOUNDS = {Ge: "ge", Gt: "gt", Le: "le", Lt: "lt"}
-SIGNS = {Ge: "≥", Gt: ">", Le: "≤", Lt: "<"}
+SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
 def load_job(schema: type[Job], path: str, overrides: Overrides = ()) -> Job:
@@ -315,7 +313,7 @@ def type_name(annotation: Any) -> str:
 
 
 def bounds_of(field: FieldInfo) -> str:
-    found = [f"{SIGNS[type(m)]} {getattr(m, BOUNDS[type(m)])}" for m in field.metadata if type(m) in SIGNS]
+    found = [f"{SIGNS[name]} {getattr(m, name)}" for m in field.metadata for name in SIGNS if hasattr(m, name)]
     return f" {' and '.join(found)}" if found else ""
 
 
