@@ -115,8 +115,11 @@ def make_run(
     run = _fork(Store(job.store), key, name, identity) if job.resume == "fork" else Run(key, name, identity)
     form = job.model.lora.publish if job.model.lora else "merged"
     inputs = {role: ref.as_input() for role, ref in data.items()}
-    start, base = (None, None) if pretrained is None else _describe(str(job.model.pretrained), pretrained)
-    model = pretrained and pretrained.key
+    start = base = model = None
+    if pretrained is not None:
+        origin, model = pretrained.origin, pretrained.key
+        start = {"origin": origin, "key": model}
+        base = describe_base(str(job.model.pretrained), Path(pretrained.folder), origin)
     inputs |= _fork_of(run.origin) | inputs_at(Store(job.store), {"model": model, **places})
     judged_by = fingerprint(dict(selection))
     return run._replace(start=start, base=base, inputs=inputs, renews_data=renews_data, judged_by=judged_by, form=form)
@@ -129,11 +132,6 @@ def starting_with(job: Job, start: dict[str, Any] | None) -> Job:
     if not start or start["key"] is None:
         return job
     return job.model_copy(update={"model": job.model.model_copy(update={"pretrained": start["key"]})})
-
-
-def _describe(name: str, pretrained: Checkpoint) -> tuple[dict[str, Any], dict[str, Any]]:
-    origin = pretrained.origin
-    return {"origin": origin, "key": pretrained.key}, describe_base(name, Path(pretrained.folder), origin)
 
 
 def inputs_at(store: Store, places: Mapping[str, str | None]) -> dict[str, Input]:
