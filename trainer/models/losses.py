@@ -62,26 +62,19 @@ class CausalLMLoss(nn.Module):
         models need `attention_mask`, of shape [B, T], 0 for padding on the right: padding must not count in the
         balance, while causal attention ignores it anyway. Padding in a row of several texts does count.
         """
-        loss = self._sum(input_ids, input_ids if labels is None else labels, position_ids, attention_mask)
-        return loss if weight is None else loss * weight
-
-    def _sum(
-        self,
-        input_ids: torch.Tensor,
-        labels: torch.Tensor,
-        position_ids: torch.Tensor | None,
-        attention_mask: torch.Tensor | None,
-    ) -> torch.Tensor:
+        labels = input_ids if labels is None else labels
         targets = next_tokens(labels)
+        loss: torch.Tensor
         if self.adds:
             inputs = {"input_ids": input_ids, "attention_mask": attention_mask, **positions(self.model, position_ids)}
-            mean: torch.Tensor = self.model(**inputs, labels=labels, use_cache=False).loss
+            mean = self.model(**inputs, labels=labels, use_cache=False).loss
             count = (targets != IGNORED).sum()
-            return torch.where(count > 0, mean, 0.0) * count  # the mean over no tokens is NaN
-        if not self._in_pieces:
-            return token_losses(self.model, input_ids, targets, position_ids).sum()
-        loss: torch.Tensor = with_weights(loss_in_pieces, self.model, input_ids, targets, position_ids)
-        return loss
+            loss = torch.where(count > 0, mean, 0.0) * count  # the mean over no tokens is NaN
+        elif self._in_pieces:
+            loss = with_weights(loss_in_pieces, self.model, input_ids, targets, position_ids)
+        else:
+            loss = token_losses(self.model, input_ids, targets, position_ids).sum()
+        return loss if weight is None else loss * weight
 
 
 def with_weights(function: Callable[..., Any], model: PreTrainedModel, *inputs: torch.Tensor | None) -> Any:
