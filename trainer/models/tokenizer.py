@@ -90,14 +90,8 @@ def tokenizer_manifest(store: Store, key: str) -> Manifest:
 
 def keeps_text(tokenizer_json: str) -> bool:
     """Whether a tokenizer normalises only spaces; one that lowercases, for example, reads an easier text."""
-    normalizer = json.loads(tokenizer_json).get("normalizer")
-    steps = (
-        normalizer["normalizers"]
-        if normalizer and normalizer["type"] == "Sequence"
-        else [normalizer]
-        if normalizer
-        else []
-    )
+    normalizer = json.loads(tokenizer_json).get("normalizer") or {"type": "Sequence", "normalizers": []}
+    steps = normalizer["normalizers"] if normalizer["type"] == "Sequence" else [normalizer]
     return all(
         step["type"] == "Prepend" or (step["type"] == "Replace" and step["pattern"] == {"String": " "})
         for step in steps
