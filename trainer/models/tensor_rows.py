@@ -59,12 +59,12 @@ class Tensors:
         """Read the headers; raises `ArtifactError` if a file is damaged, or tensors are incomplete."""
         self._pieces: dict[str, list[Piece]] = {}
         self._open: dict[Path, Any] = {}
-        self._files = list(files)
-        for path in self._files:
+        paths = list(files)
+        for path in paths:
             for name, tensor in _read_header(path).items():
                 self._pieces.setdefault(name, []).append(Piece(path, tensor))
         if gap := find_gap((name, piece.tensor) for name, pieces in self._pieces.items() for piece in pieces):
-            raise ArtifactError(f"{', '.join(map(str, self._files))} {gap}; a part is missing or of another checkpoint")
+            raise ArtifactError(f"{', '.join(map(str, paths))} {gap}; a part is missing or of another checkpoint")
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of each whole tensor."""
@@ -95,8 +95,6 @@ class Tensors:
         return found[0] if len(found) == 1 else torch.cat(found)
 
     def _slice(self, name: str, piece: Piece, start: int, end: int) -> torch.Tensor:
-        if not piece.tensor.shape:
-            return self._file(piece.file).get_tensor(name)  # type: ignore[no-any-return]
         return self._file(piece.file).get_slice(name)[start:end]  # type: ignore[no-any-return]
 
     def _file(self, path: Path) -> Any:
