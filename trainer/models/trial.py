@@ -114,7 +114,8 @@ def check_repeats(model: PreTrainedModel, context: int, name: str) -> None:
                 found.append(_logits(model, ids_BT))
     if bool((found[1] - found[0]).abs().max() > ROUNDING * found[0].std()):
         values = model.config.get_text_config().to_dict()
-        drawn = [f"{key} {value}" for key, value in values.items() if _is_share(value) and any(k in key for k in DRAWN)]
+        shares = [(key, value) for key, value in values.items() if type(value) in (int, float) and value > 0]
+        drawn = [f"{key} {value}" for key, value in shares if any(k in key for k in DRAWN)]
         told = f": its configuration has {', '.join(drawn)}" if drawn else ""
         raise ConfigError(
             f"{name}, a {model.config.model_type!r} model, has random outputs in training that headrace cannot switch "
@@ -144,7 +145,7 @@ def depends_on_padding(classifier: PreTrainedModel) -> bool:
         mask_BT = torch.ones_like(ids_BT)
         end: Any = getattr(config, "eos_token_id", None)
         padding: Any = config.pad_token_id
-        if _is_id(end) and end != padding:  # BART, for example, classifies at the end token
+        if type(end) is int and end != padding:  # BART, for example, classifies at the end token
             ids_BT[: CUTS - 1, ALONE - 1] = ids_BT[CUTS - 1, -1] = end
         alone = logits(ids_BT[: CUTS - 1, :ALONE], mask_BT[: CUTS - 1, :ALONE])
         ids_BT[: CUTS - 1, ALONE:], mask_BT[: CUTS - 1, ALONE:] = padding, 0
@@ -258,7 +259,10 @@ def _rows(config: PretrainedConfig, length: int) -> tuple[torch.Tensor, torch.Te
     """Random tokens, the same changed from each row's cut on, and a mask of the changed tokens; all of shape [B, T]."""
     text = config.get_text_config()
     special = {
-        value for each in (config, text) for name, value in vars(each).items() if "_token" in name and _is_id(value)
+        value
+        for each in (config, text)
+        for name, value in vars(each).items()
+        if "_token" in name and type(value) is int
     }
     ordinary = torch.tensor([number for number in range(text.vocab_size) if number not in special])
     generator = torch.Generator().manual_seed(0)
@@ -267,14 +271,6 @@ def _rows(config: PretrainedConfig, length: int) -> tuple[torch.Tensor, torch.Te
     cuts = torch.linspace(1, length - 1, CUTS).round().long()
     after = torch.arange(length) >= cuts[:, None]
     return ordinary[places], ordinary[(places + shifts * after) % len(ordinary)], after
-
-
-def _is_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_share(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
 
 
 def _logits(model: PreTrainedModel, ids_BT: torch.Tensor) -> torch.Tensor:
