@@ -170,13 +170,12 @@ def take_snapshot(
         "computed": computed,
     }
     if own_part is None:
-        weights = copies.take("weights", trained_tensors(model))
-        return Snapshot(state.model_copy(), weights, copies.take("optimizer", moments), settings, epoch)
-    model_part, optimizer_part = own_part(own_tensors(model)), own_part(moments)
-    weights, moments = copies.take("weights", model_part.tensors), copies.take("optimizer", optimizer_part.tensors)
-    return Snapshot(
-        state.model_copy(), weights, moments, settings, epoch, model_part.stretches | optimizer_part.stretches
-    )
+        weights, stretches = trained_tensors(model), {}
+    else:
+        (weights, rows), (moments, other_rows) = own_part(own_tensors(model)), own_part(moments)
+        stretches = rows | other_rows
+    weights, moments = copies.take("weights", weights), copies.take("optimizer", moments)
+    return Snapshot(state.model_copy(), weights, moments, settings, epoch, stretches)
 
 
 MAX_FAILED_SAVES = 3
