@@ -226,9 +226,8 @@ def node_name(node: dict[str, Any]) -> str:
 
 
 def _ray() -> Any:
-    os.environ["RAY_ENABLE_AUTO_CONNECT"] = (
-        "0"  # a thread that outlives this cluster connection must not start a cluster of its own
-    )
+    # A thread that outlives this cluster connection must not start a cluster of its own.
+    os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
     try:
         import ray
     except ImportError as error:
