@@ -53,7 +53,6 @@ def test_a_job_cannot_be_changed_after_it_was_checked() -> None:
         ("data.tokenizer", {}, "give either vocab_size (train a tokenizer) or path (use an existing one)"),
         ("data.corpora", [CORPUS, CORPUS], "two corpora share the name 'docs'"),
         ("data.corpora", [], "at least 1 item"),
-        ("data.corpora.0.paths", [], "at least 1 item"),
         ("data.corpora.0.name", "../up", "should match pattern"),
         ("data.validation_fraction", 1.0, "less than 1"),
         ("data.shards.num_shards", 100_000, "less than or equal to 99999"),
@@ -61,7 +60,6 @@ def test_a_job_cannot_be_changed_after_it_was_checked() -> None:
         ("data.tokenizer.vocab_size", 256, "greater than or equal to 257"),
         ("model.pretrained", "gpt2", "give either config (a new model) or pretrained"),
         ("model", {}, "give either config (a new model) or pretrained"),
-        ("training.max_steps", 5, "give either epochs or max_steps"),
         ("training", {}, "give either epochs or max_steps"),
         ("training.stride", 257, "stride 257 is beyond context 256: tokens between windows would be lost"),
         ("training.micro_batch", 3, "micro_batch 3 does not divide global_batch 8"),
@@ -102,8 +100,6 @@ def test_a_job_cannot_be_changed_after_it_was_checked() -> None:
             {"decontaminate": {"files": [{"paths": ["*"], "delimiter": ";"}]}},
             "delimiter requires format csv, not 'lines'",
         ),
-        ("training.learning_rate", float("nan"), "finite number"),
-        ("training.precision", "fp8", "Input should be 'fp32', 'bf16' or 'fp16'"),
     ],
 )
 def test_a_contradiction_or_an_impossible_value_is_refused(path: str, value: Any, problem: str) -> None:
@@ -120,11 +116,9 @@ def test_evaluation_during_training_needs_held_out_text() -> None:
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ({"format": "jsonl", "separator": "%%"}, "separator requires format 'text', not 'jsonl'"),
         ({"format": "jsonl", "quoting": False}, "quoting requires format csv, not 'jsonl'"),
         ({"separator": "%%\n"}, "separator is one line: remove its line end"),
         ({"separator": ""}, "at least 1 character"),
-        ({"format": "csv", "delimiter": ";;"}, "should match pattern"),
         ({"format": "csv", "delimiter": '"'}, "should match pattern"),
         ({"format": "csv", "delimiter": "\n"}, "should match pattern"),
         ({"format": "xml"}, "Input should be 'text', 'source', 'lines'"),
