@@ -74,6 +74,12 @@ def made(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, P
     return store, prepare(short_job(texts, store).preparation(), silent())
 
 
+@pytest.fixture
+def store(made: tuple[Path, PreparedData], tmp_path: Path) -> Path:
+    """A copy of that store, of the test's own."""
+    return Path(shutil.copytree(made[0], tmp_path / "store"))
+
+
 @pytest.fixture(scope="session")
 def curated(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """A short run on curated text, measured and reported, with what it keeps out in a file beside the store; not to be

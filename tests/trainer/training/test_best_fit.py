@@ -35,11 +35,6 @@ PACKED = {"training__packing": "best_fit", "training__max_steps": STEPS, "traini
 Row = tuple[list[int], list[int], list[int]]
 
 
-@pytest.fixture
-def store(made: tuple[Path, PreparedData], tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made[0], tmp_path / "store"))
-
-
 def train_here(texts: Path, store: Path, data: PreparedData, **changes: Any) -> str:
     cpu_runtime()
     return train(short_job(texts, store, **{**PACKED, **changes}), silent(), data).key

@@ -1,7 +1,6 @@
 """Attention within documents: losses are those of the documents by themselves, in training as in evaluation."""
 
 import math
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -28,11 +27,6 @@ from trainer.training.identity import data_keys
 
 MASK = {"training__document_mask": True}
 LLAMA = {**tiny_config("llama"), "max_position_embeddings": 32}
-
-
-@pytest.fixture
-def store(made: tuple[Path, PreparedData], tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made[0], tmp_path / "store"))
 
 
 def end_id(job: PipelineJob, data: PreparedData) -> int:

@@ -51,11 +51,6 @@ def made(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pre
     return store, prepare(masked_job(raw, store).preparation(), silent())
 
 
-@pytest.fixture
-def store(made: tuple[Path, PreparedData], tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made[0], tmp_path / "store"))
-
-
 def train_here(raw: Path, store: Path, data: PreparedData, **changes: Any) -> str:
     cpu_runtime()
     return train(masked_job(raw, store, **changes), silent(), data).key
