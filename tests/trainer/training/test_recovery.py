@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,27 @@ def test_a_commit_and_its_time_are_recorded(finished: Finished) -> None:
     assert all(commit["seconds"] > 0 and commit["step"] >= commit["checkpoint"] for commit in commits)
 
 
+def skip_in_a_row(
+    monkeypatch: pytest.MonkeyPatch, *attempts: int, skipped: Callable[[int], None] = lambda attempt: None
+) -> None:
+    """Let gradients be not finite in as many attempted steps as make training go back to the last commit."""
+    monkeypatch.setattr(loop, "MAX_SKIPS", len(attempts))
+    step, seed, begun = loop.train_step, loop.seed_everything, [0]
+
+    def note_attempt(number: int, attempt: int, rank: int) -> None:
+        begun.append(attempt)
+        seed(number, attempt, rank)
+
+    def skip(*arguments: Any) -> Outcome:
+        if begun[-1] not in attempts:
+            return step(*arguments)
+        skipped(begun[-1])
+        return Outcome(torch.tensor(0.0), torch.tensor(torch.nan), skipped=True)
+
+    monkeypatch.setattr(loop, "seed_everything", note_attempt)
+    monkeypatch.setattr(loop, "train_step", skip)
+
+
 @pytest.fixture
 def poisoned(pairs: Path, tmp_path: Path) -> dict[str, Any]:
     """Changes for a regression with one target so large that the gradients of its batch are not finite."""
@@ -187,22 +209,13 @@ def test_too_many_in_a_row_go_back_to_the_last_commit_past_that_data_and_then_st
 def test_asked_to_stop_while_batches_are_skipped_it_goes_back_first_and_continues_exactly(
     raw: Path, stocked: Path, tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "MAX_SKIPS", 2)
-    step, seed, attempts, stops = loop.train_step, loop.seed_everything, [0], [False]
+    stops = [False]
 
-    def note_attempt(number: int, attempt: int, rank: int) -> None:
-        attempts.append(attempt)
-        seed(number, attempt, rank)
-
-    def skip_two(*arguments: Any) -> Outcome:
-        if attempts[-1] not in (5, 6):
-            return step(*arguments)
-        if stops[0] and attempts[-1] == 5:
+    def skipped(attempt: int) -> None:
+        if stops[0] and attempt == 5:
             os.kill(os.getpid(), signal.SIGTERM)
-        return Outcome(torch.tensor(0.0), torch.tensor(torch.nan), skipped=True)
 
-    monkeypatch.setattr(loop, "seed_everything", note_attempt)
-    monkeypatch.setattr(loop, "train_step", skip_two)
+    skip_in_a_row(monkeypatch, 5, 6, skipped=skipped)
     undisturbed = Path(shutil.copytree(stocked, tmp_path / "undisturbed"))
     changes = {"run": "one", "training__max_steps": 9, "training__save_every": 4, "training__evaluate_every": None}
     train(small_job(raw, undisturbed, **changes), silent())

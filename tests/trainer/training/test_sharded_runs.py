@@ -28,6 +28,7 @@ from tests.trainer.training.sharded_runs import (
     finish,
     start,
 )
+from tests.trainer.training.test_recovery import skip_in_a_row
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.files import validate_job
@@ -36,9 +37,7 @@ from trainer.kinds.pretraining.kind import evaluation_of
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.records.plans import PreparedData
 from trainer.store.names import EVALUATION, FINAL
-from trainer.training import loop
 from trainer.training.runtime import Runtime
-from trainer.training.step import Outcome
 
 pytestmark = pytest.mark.slow
 
@@ -76,20 +75,7 @@ def test_ranks_that_are_asked_to_stop_save_their_parts_and_continue_exactly(
 def test_training_goes_back_to_the_parts_of_the_last_commit(
     raw: Path, stocked: Path, tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "MAX_SKIPS", 2)
-    step, seed, attempts = loop.train_step, loop.seed_everything, [0]
-
-    def note_attempt(number: int, attempt: int, rank: int) -> None:
-        attempts.append(attempt)
-        seed(number, attempt, rank)
-
-    def skip_two(*arguments: Any) -> Outcome:
-        if attempts[-1] not in (3, 4):
-            return step(*arguments)
-        return Outcome(torch.tensor(0.0), torch.tensor(torch.nan), skipped=True)
-
-    monkeypatch.setattr(loop, "seed_everything", note_attempt)
-    monkeypatch.setattr(loop, "train_step", skip_two)
+    skip_in_a_row(monkeypatch, 3, 4)
     whole = copied(stocked, tmp_path / "whole")
     train(small_job(raw, stocked, **ALONE), silent())
     train(small_job(raw, whole, **{**ALONE, "training__sharding": "none"}), silent())
