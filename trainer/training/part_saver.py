@@ -156,10 +156,7 @@ def saved_form(model: PreTrainedModel) -> Callable[[Named], Named]:
 
 
 def consolidate(
-    tensors: Tensors,
-    folder: Path,
-    convert: Callable[[Named], Named] = lambda layer: layer,
-    file_bytes: int = FILE_BYTES,
+    tensors: Tensors, folder: Path, convert: Callable[[Named], Named], file_bytes: int = FILE_BYTES
 ) -> None:
     """Write whole tensors into a folder, converted layer by layer: one file, or several with an index, like
     transformers.
