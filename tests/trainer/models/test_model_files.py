@@ -159,15 +159,6 @@ def test_a_damaged_index_is_refused(model: Path, index: str) -> None:
         load_model(model)
 
 
-def test_a_model_in_several_safetensors_files_loads(model: Path) -> None:
-    whole = load_model(model)
-    (model / "model.safetensors").unlink()
-    whole.save_pretrained(model, max_shard_size="4KB")
-    assert not (model / "model.safetensors").exists()
-    again = load_model(model)
-    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), again.parameters(), strict=True))
-
-
 def test_a_model_of_the_store_is_looked_at_too(empty_store: Store, model: Path) -> None:
     from tests.trainer.report_runs import publish
 
