@@ -3,7 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from transformers import AutoConfig
+from transformers import AutoConfig, PreTrainedModel
+
+from trainer.config.models import ModelConfig
+from trainer.models.causal import build_model, resolve_config
+from trainer.models.tokenizer import TokenizerInfo
 
 SIZES: dict[int, str] = {
     32: "hidden_size n_embd d_model word_embed_proj_dim embedding_size emb_dim embedding_dim input_embedding_size "
@@ -121,3 +125,12 @@ def _layers(default: Mapping[str, Any]) -> dict[str, Any]:
     chosen = sorted(first if len(first) > 1 else {*first, min(set(range(len(rows))) - first)})
     count = {"num_hidden_layers": len(chosen)} if "num_hidden_layers" in default else {}
     return {**{name: [default[name][number] for number in chosen] for name in names}, **count}
+
+
+def new_model(
+    values: dict[str, Any] | str, context: int = 32, max_id: int = 299, seed: int = 0, **options: Any
+) -> PreTrainedModel:
+    """A new model of these settings for a tokenizer with ids up to `max_id`."""
+    chosen = ModelConfig(config=values, **options)
+    tokenizer = TokenizerInfo(json="", sha256="", eos_id=0, max_id=max_id)
+    return build_model(chosen, resolve_config(chosen, tokenizer, context), seed)

@@ -12,10 +12,8 @@ from transformers import PreTrainedModel
 
 import trainer.models.losses
 from tests.support import NO_DROPOUT, SMALL_MODEL
-from tests.tiny_models import tiny_config
+from tests.tiny_models import new_model, tiny_config
 from trainer.common.errors import ConfigError
-from trainer.config.models import ModelConfig
-from trainer.models.causal import build_model, resolve_config
 from trainer.models.losses import (
     IGNORED,
     CausalLMLoss,
@@ -27,7 +25,6 @@ from trainer.models.losses import (
     token_losses,
     token_losses_in_pieces,
 )
-from trainer.models.tokenizer import TokenizerInfo
 
 WIDE: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -52,9 +49,7 @@ def make(family: str) -> PreTrainedModel:
     values = dict(FAMILIES[family])
     if values["model_type"] == "opt":
         del values["intermediate_size"]
-    options = ModelConfig(config=values, attention="eager")
-    vocabulary = TokenizerInfo(json="", sha256="", eos_id=0, max_id=299)
-    return build_model(options, resolve_config(options, vocabulary, 32), 0)
+    return new_model(values, attention="eager")
 
 
 @pytest.fixture
@@ -125,19 +120,13 @@ def test_nothing_is_added_where_the_model_adds_nothing(family: str) -> None:
 
 
 def test_a_family_that_does_not_shift_labels_itself_is_trained_on_the_next_token(windows_BT: torch.Tensor) -> None:
-    options = ModelConfig(config={**tiny_config("bart"), "dropout": 0.0})
-    model = build_model(
-        options, resolve_config(options, TokenizerInfo(json="", sha256="", eos_id=0, max_id=299), 32), 0
-    )
+    model = new_model({**tiny_config("bart"), "dropout": 0.0})
     theirs = model(input_ids=windows_BT, labels=next_tokens(windows_BT)).loss * 45
     torch.testing.assert_close(CausalLMLoss(model)(windows_BT), theirs, rtol=1e-5, atol=0.0)
 
 
 def test_a_loss_of_another_kind_than_the_next_tokens_is_refused() -> None:
-    options = ModelConfig(config={**tiny_config("prophetnet"), "pad_token_id": 300, "max_position_embeddings": 400})
-    model = build_model(
-        options, resolve_config(options, TokenizerInfo(json="", sha256="", eos_id=0, max_id=299), 32), 0
-    )
+    model = new_model({**tiny_config("prophetnet"), "pad_token_id": 300, "max_position_embeddings": 400})
     with pytest.raises(ConfigError, match="'prophetnet' model with a loss other than next-token prediction"):
         CausalLMLoss(model)
 

@@ -10,7 +10,7 @@ import yaml
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedModel
 
 from tests.support import NO_DROPOUT, SMALL_MODEL, cpu_runtime
-from tests.tiny_models import tiny_config
+from tests.tiny_models import new_model, tiny_config
 from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig
 from trainer.data.dataset import Batch
@@ -40,11 +40,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-def make(values: dict[str, Any] | str, seed: int = 0, **options: Any) -> PreTrainedModel:
-    chosen = ModelConfig(config=values, **options)
-    return build_model(chosen, resolve_config(chosen, VOCABULARY, 32), seed)
-
-
 def windows_BT(batch: int = 4, vocab_size: int = 300) -> torch.Tensor:
     return torch.randint(0, vocab_size, (batch, 32), generator=torch.Generator().manual_seed(0))
 
@@ -62,7 +57,7 @@ def step_once(model: PreTrainedModel, windows: torch.Tensor, runtime: Runtime) -
 @pytest.mark.parametrize("family", FAMILIES)
 def test_any_family_is_built_from_its_configuration_and_learns_from_a_step(family: str, runtime: Runtime) -> None:
     values = {**FAMILIES[family], "model_type": family}
-    model = make(values)
+    model = new_model(values)
     assert model.config.model_type == family
     assert model.config.get_text_config().vocab_size == 320, "300 ids, rounded up to a multiple of 64"
     assert model.dtype == torch.float32
@@ -78,27 +73,27 @@ def test_any_family_is_built_from_its_configuration_and_learns_from_a_step(famil
 def test_a_configuration_file_makes_the_same_model_as_the_same_keys_in_the_job(ending: str, tmp_path: Path) -> None:
     path = tmp_path / f"model.{ending}"
     path.write_text(json.dumps(SMALL_MODEL) if ending == "json" else yaml.safe_dump(SMALL_MODEL))
-    expected, found = make(dict(SMALL_MODEL)).state_dict(), make(str(path)).state_dict()
+    expected, found = new_model(dict(SMALL_MODEL)).state_dict(), new_model(str(path)).state_dict()
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 def test_a_config_json_that_transformers_wrote_is_a_configuration_file(tmp_path: Path) -> None:
-    model = make(dict(SMALL_MODEL))
+    model = new_model(dict(SMALL_MODEL))
     model.save_pretrained(tmp_path)
-    again = make(str(tmp_path / "config.json"))
+    again = new_model(str(tmp_path / "config.json"))
     assert all(torch.equal(tensor, again.state_dict()[name]) for name, tensor in model.state_dict().items())
 
 
 def test_the_seed_decides_a_new_models_weights() -> None:
-    one, same, other = (make(dict(SMALL_MODEL), seed).state_dict() for seed in (1, 1, 2))
+    one, same, other = (new_model(dict(SMALL_MODEL), seed=seed).state_dict() for seed in (1, 1, 2))
     assert all(torch.equal(one[name], same[name]) for name in one)
     assert not torch.equal(one["transformer.wte.weight"], other["transformer.wte.weight"])
 
 
 def test_the_vocabulary_is_that_of_the_configuration_if_it_names_one() -> None:
-    assert make({**SMALL_MODEL, "vocab_size": 301}).config.vocab_size == 301
-    assert make(dict(SMALL_MODEL), pad_vocab_to=1).config.vocab_size == 300
+    assert new_model({**SMALL_MODEL, "vocab_size": 301}).config.vocab_size == 301
+    assert new_model(dict(SMALL_MODEL), pad_vocab_to=1).config.vocab_size == 300
 
 
 def test_special_tokens_of_a_new_model_are_the_tokenizers() -> None:
@@ -109,7 +104,7 @@ def test_special_tokens_of_a_new_model_are_the_tokenizers() -> None:
 @pytest.mark.parametrize("family", ["olmo2", "olmo3", "apertus", "opt", "gemma", "cohere"])
 def test_no_token_of_a_new_model_is_its_familys_padding_token(family: str) -> None:
     pad_id = AutoConfig.for_model(family).pad_token_id
-    model = make({**tiny_config(family), "tie_word_embeddings": False})
+    model = new_model({**tiny_config(family), "tie_word_embeddings": False})
     assert isinstance(pad_id, int) and pad_id < 300
     assert model.config.pad_token_id is None
     embedding = model.get_input_embeddings().weight
@@ -121,11 +116,11 @@ def test_no_token_of_a_new_model_is_its_familys_padding_token(family: str) -> No
 @pytest.mark.parametrize("family", ["phi3", "glm", "smollm3"])
 def test_families_whose_padding_token_lies_beyond_a_small_vocabulary_are_built(family: str) -> None:
     assert AutoConfig.for_model(family).pad_token_id >= 320
-    check_causal(make(tiny_config(family)), 32)
+    check_causal(new_model(tiny_config(family)), 32)
 
 
 def test_a_padding_token_that_no_text_holds_may_be_named() -> None:
-    config = make({**tiny_config("modernbert-decoder"), "pad_token_id": 300}).config
+    config = new_model({**tiny_config("modernbert-decoder"), "pad_token_id": 300}).config
     assert (config.pad_token_id, config.vocab_size) == (300, 320)
 
 
@@ -165,7 +160,7 @@ def test_positions_that_an_architecture_fixes_stay_fixed_in_models_that_are_load
 
 @pytest.mark.parametrize("shard_size", ["5GB", "20KB"])
 def test_a_pretrained_folder_is_loaded_whole_or_in_several_files(shard_size: str, tmp_path: Path) -> None:
-    model = make(dict(SMALL_MODEL), seed=5)
+    model = new_model(dict(SMALL_MODEL), seed=5)
     model.save_pretrained(tmp_path, max_shard_size=shard_size)
     assert (tmp_path / "model.safetensors.index.json").exists() == (shard_size == "20KB")
     options = ModelConfig(pretrained=str(tmp_path))
@@ -174,14 +169,14 @@ def test_a_pretrained_folder_is_loaded_whole_or_in_several_files(shard_size: str
 
 
 def test_a_pretrained_half_precision_model_is_trained_in_float32(tmp_path: Path) -> None:
-    make(dict(SMALL_MODEL)).to(torch.bfloat16).save_pretrained(tmp_path)
+    new_model(dict(SMALL_MODEL)).to(torch.bfloat16).save_pretrained(tmp_path)
     assert load_model(tmp_path).dtype == torch.float32
 
 
 def test_gradient_checkpointing_changes_neither_loss_nor_gradient() -> None:
     found = []
     for checkpointing in (False, True):
-        model = make(dict(SMALL_MODEL)).train()
+        model = new_model(dict(SMALL_MODEL)).train()
         if checkpointing:
             checkpoint_activations(model)
         torch.manual_seed(3)
@@ -196,7 +191,8 @@ def test_gradient_checkpointing_changes_neither_loss_nor_gradient() -> None:
 
 def test_eager_attention_gives_the_loss_of_sdpa() -> None:
     losses = [
-        CausalLMLoss(make({**SMALL_MODEL, **NO_DROPOUT}, attention=kind))(windows_BT()) for kind in ("sdpa", "eager")
+        CausalLMLoss(new_model({**SMALL_MODEL, **NO_DROPOUT}, attention=kind))(windows_BT())
+        for kind in ("sdpa", "eager")
     ]
     torch.testing.assert_close(losses[0], losses[1], rtol=1e-5, atol=0.0)
 
@@ -204,16 +200,8 @@ def test_eager_attention_gives_the_loss_of_sdpa() -> None:
 def test_bf16_on_a_cpu_computes_about_the_same_loss_and_keeps_float32_weights() -> None:
     losses = []
     for precision in ("fp32", "bf16"):
-        model = make({**SMALL_MODEL, **NO_DROPOUT})
+        model = new_model({**SMALL_MODEL, **NO_DROPOUT})
         losses.append(step_once(model, windows_BT(), cpu_runtime(precision)))
         assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert losses[0] != losses[1], "bf16 rounds"
     assert losses[1] == pytest.approx(losses[0], rel=1e-2)
-
-
-def test_a_saved_model_is_what_any_user_of_transformers_loads(tmp_path: Path) -> None:
-    model = make(dict(SMALL_MODEL)).eval()
-    model.save_pretrained(tmp_path)
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
-    with torch.no_grad():
-        torch.testing.assert_close(loaded(windows_BT()).logits, model(windows_BT()).logits, rtol=1e-5, atol=1e-6)

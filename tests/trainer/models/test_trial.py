@@ -10,22 +10,20 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
 
 from tests.support import SMALL_MODEL, cpu_runtime, small_job
-from tests.tiny_models import tiny_config
+from tests.tiny_models import new_model, tiny_config
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig
 from trainer.kinds.pretraining.preflight import preflight
-from trainer.models.causal import build_model, load_model, resolve_config
+from trainer.models.causal import load_model
 from trainer.models.classifiers import _tell_attention, _tell_padding, load_finished
 from trainer.models.pretrained import READS_PADDING, outputs_depend_on_batch
-from trainer.models.tokenizer import TokenizerInfo
 from trainer.models.trial import check_causal, depends_on_padding, tried_objective
 from trainer.pipelines.any_kind import train
 from trainer.records.plans import PreparedData
 from trainer.store.names import CHECKPOINTS
 
-VOCABULARY = TokenizerInfo(json="", sha256="", eos_id=0, max_id=299)
 BERT: dict[str, Any] = {
     "model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
     "max_position_embeddings": 32,
@@ -39,11 +37,6 @@ ROUTED: dict[str, Any] = {
 }  # fmt: skip
 
 
-def make(values: dict[str, Any]) -> PreTrainedModel:
-    options = ModelConfig(config=values)
-    return build_model(options, resolve_config(options, VOCABULARY, 32), 0)
-
-
 def refused(model: PreTrainedModel) -> str:
     with pytest.raises(ConfigError) as caught:
         check_causal(model, 32)
@@ -51,7 +44,7 @@ def refused(model: PreTrainedModel) -> str:
 
 
 def test_a_model_that_sees_later_tokens_is_refused_with_what_to_take_instead() -> None:
-    message = refused(make(BERT))
+    message = refused(new_model(BERT))
     assert "'bert'" in message
     assert "sees the tokens that it should predict" in message
     assert "set is_decoder to true" in message
@@ -59,11 +52,11 @@ def test_a_model_that_sees_later_tokens_is_refused_with_what_to_take_instead() -
 
 
 def test_the_same_model_as_a_decoder_passes() -> None:
-    check_causal(make({**BERT, "is_decoder": True}), 32)
+    check_causal(new_model({**BERT, "is_decoder": True}), 32)
 
 
 def test_a_pretrained_model_that_sees_later_tokens_is_refused(tmp_path: Path) -> None:
-    make(BERT).save_pretrained(tmp_path)
+    new_model(BERT).save_pretrained(tmp_path)
     assert "sees the tokens" in refused(load_model(tmp_path))
 
 
@@ -73,7 +66,7 @@ def training(context: int) -> TrainingConfig:
 
 @pytest.mark.parametrize("context", [2, 3, 32, 1000])
 def test_the_trial_takes_any_context_and_leaves_the_model_as_it_was(context: int) -> None:
-    model = make({**SMALL_MODEL, "n_positions": 1024}).train()
+    model = new_model({**SMALL_MODEL, "n_positions": 1024}).train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     generator = torch.get_rng_state()
     tried_objective(model, ModelConfig(config=SMALL_MODEL), training(context))
@@ -83,7 +76,7 @@ def test_the_trial_takes_any_context_and_leaves_the_model_as_it_was(context: int
 
 
 def test_one_layer_that_looks_one_token_ahead_is_found() -> None:
-    model = make(dict(SMALL_MODEL))
+    model = new_model(dict(SMALL_MODEL))
     model.transformer.h[1].register_forward_hook(
         lambda module, args, output: 0.999 * output + 0.001 * output.roll(-1, dims=1)
     )
@@ -103,19 +96,19 @@ def failure(module: Any, args: Any) -> None:
 
 
 def test_a_model_that_draws_at_random_outside_of_training_is_refused_as_such() -> None:
-    model = make(dict(SMALL_MODEL))
+    model = new_model(dict(SMALL_MODEL))
     model.transformer.h[0].register_forward_hook(noise)
     assert "gives different logits each time for the same tokens" in refused(model)
 
 
 def test_a_model_whose_logits_are_no_numbers_is_refused() -> None:
-    model = make(dict(SMALL_MODEL))
+    model = new_model(dict(SMALL_MODEL))
     model.transformer.h[0].register_forward_hook(not_a_number)
     assert "logits are not finite before training" in refused(model)
 
 
 def test_a_model_that_cannot_be_run_on_token_ids_is_refused_with_its_own_message() -> None:
-    model = make(dict(SMALL_MODEL))
+    model = new_model(dict(SMALL_MODEL))
     model.register_forward_pre_hook(failure)
     message = refused(model)
     assert "a 'gpt2' model cannot be run on token ids alone" in message
@@ -123,14 +116,14 @@ def test_a_model_that_cannot_be_run_on_token_ids_is_refused_with_its_own_message
 
 
 def test_a_family_that_counts_positions_from_its_padding_token_is_told_to_have_one() -> None:
-    assert "set model.config.pad_token_id" in refused(make({**BERT, "model_type": "roberta", "is_decoder": True}))
+    assert "set model.config.pad_token_id" in refused(new_model({**BERT, "model_type": "roberta", "is_decoder": True}))
 
 
 def test_a_loss_of_routers_that_transformers_does_not_add_is_refused() -> None:
     options = ModelConfig(config={**ROUTED, "output_router_logits": True})
     with pytest.raises(ConfigError, match="output_router_logits is true, but transformers adds no router loss"):
-        tried_objective(make(dict(options.config or {})), options, training(32))  # type: ignore[arg-type]
-    tried_objective(make(ROUTED), ModelConfig(config=ROUTED), training(32))
+        tried_objective(new_model(dict(options.config or {})), options, training(32))  # type: ignore[arg-type]
+    tried_objective(new_model(ROUTED), ModelConfig(config=ROUTED), training(32))
 
 
 @pytest.mark.parametrize("look", ["preflight", "train"])

@@ -11,14 +11,13 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from tests.support import SMALL_MODEL, digests
+from tests.tiny_models import new_model
 from tests.trainer.small_jobs import Finished
 from trainer.common.errors import ArtifactError
-from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig
 from trainer.data.dataset import Batch
-from trainer.models.causal import build_model, load_model, resolve_config
+from trainer.models.causal import load_model
 from trainer.models.losses import CausalLMLoss
-from trainer.models.tokenizer import TokenizerInfo
 from trainer.records.sealed import write_sealed
 from trainer.store.artifact_files import fetch_artifact
 from trainer.store.names import CHECKPOINT_KIND
@@ -64,9 +63,7 @@ class Learner:
 
 @pytest.fixture
 def learner(runtime: Runtime) -> Learner:
-    options = ModelConfig(config=dict(SMALL_MODEL))
-    vocabulary = TokenizerInfo(json="", sha256="", eos_id=0, max_id=299)
-    return Learner(build_model(options, resolve_config(options, vocabulary, 32), 0), runtime)
+    return Learner(new_model(dict(SMALL_MODEL)), runtime)
 
 
 def saver(store: Store, learner: Learner, keep_last: int = 2) -> Saver:

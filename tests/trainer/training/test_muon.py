@@ -12,13 +12,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.support import NO_DROPOUT, SMALL_MODEL, cpu_runtime, curve, final_bytes, rate_at, small_job
-from tests.tiny_models import tiny_config
+from tests.tiny_models import new_model, tiny_config
 from tests.trainer.adapted_runs import lora_values, write_base
 from tests.trainer.plain_loops import small_adamw
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig
 from trainer.data.dataset import open_dataset, read_batch
 from trainer.data.step_plan import make_plan
@@ -148,8 +147,7 @@ def test_rates_follow_inputs_and_outputs_however_a_family_stores_its_weights(fam
     """GPT-2 keeps a row an input, Llama a row an output. An orthogonal update of rank r has the norm sqrt(r) times its
     rate.
     """
-    options = ModelConfig(config={**tiny_config(family), **({"n_inner": 96} if family == "gpt2" else {})})
-    model = build_model(options, resolve_config(options, VOCABULARY, 32), 0)
+    model = new_model({**tiny_config(family), **({"n_inner": 96} if family == "gpt2" else {})})
     settings = {"learning_rate": 1.0, "adjust_lr": adjust_lr, "ns_steps": 5}
     training = TrainingConfig(max_steps=1, optimizer="muon", muon=settings, weight_decay=0.0)  # type: ignore[arg-type]
     matrices = {name: p for name, p in model.named_parameters() if p in block_matrices(model)}

@@ -8,11 +8,9 @@ import pytest
 import torch
 
 from tests.support import SMALL_MODEL
+from tests.tiny_models import new_model
 from trainer.common import transient
 from trainer.common.errors import ArtifactError, RunError, StorageError
-from trainer.config.models import ModelConfig
-from trainer.models.causal import build_model, resolve_config
-from trainer.models.tokenizer import TokenizerInfo
 from trainer.records.evaluations import Criterion
 from trainer.records.sealed import read_pointer, read_sealed, write_pointer
 from trainer.store.manifest import Manifest
@@ -34,9 +32,7 @@ class Keeper:
     def __init__(
         self, store: Store, keep_last: int, ended: EndedEpoch = lambda step: None, keep_epochs: int | None = None
     ) -> None:
-        options = ModelConfig(config={**SMALL_MODEL, "n_layer": 1, "n_embd": 8})
-        config = resolve_config(options, TokenizerInfo(json="", sha256="", eos_id=0, max_id=9), 8)
-        self.model = build_model(options, config, 0)
+        self.model = new_model({**SMALL_MODEL, "n_layer": 1, "n_embd": 8}, 8, 9)
         self.saver = Saver(
             store, RUN, self.model, [], "0123456789abcdef", keep_last, ended=ended, keep_epochs=keep_epochs
         )

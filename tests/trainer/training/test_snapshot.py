@@ -7,11 +7,9 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimi
 from transformers import PreTrainedModel
 
 from tests.support import SMALL_MODEL
-from trainer.config.models import ModelConfig
+from tests.tiny_models import new_model
 from trainer.config.training import TrainingConfig
-from trainer.models.causal import build_model, resolve_config
 from trainer.models.losses import CausalLMLoss
-from trainer.models.tokenizer import TokenizerInfo
 from trainer.training.checkpoint import TrainState
 from trainer.training.saver import HostCopies, Snapshot, take_snapshot
 from trainer.training.schedules import make_schedule
@@ -22,10 +20,8 @@ class Learner:
     """A small model that has made a step with an optimizer."""
 
     def __init__(self, optimizer: str = "adamw", **settings: float) -> None:
-        options = ModelConfig(config=dict(SMALL_MODEL))
-        config = resolve_config(options, TokenizerInfo(json="", sha256="", eos_id=0, max_id=99), 16)
         training = TrainingConfig.model_validate({"max_steps": 9, "context": 16, "optimizer": optimizer, **settings})
-        self.model: PreTrainedModel = build_model(options, config, 0)
+        self.model: PreTrainedModel = new_model(dict(SMALL_MODEL), 16, 99)
         self.objective: nn.Module = CausalLMLoss(self.model)
         self.optimizer = make_optimizer(self.objective, training)
         self.schedule = make_schedule(self.optimizer, training, 9)

@@ -8,13 +8,11 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, get_scheduler
 
 from tests.support import NO_DROPOUT
-from tests.tiny_models import tiny_config
-from trainer.config.models import ModelConfig
+from tests.tiny_models import new_model, tiny_config
 from trainer.config.training import TrainingConfig
 from trainer.data.dataset import Batch
-from trainer.models.causal import build_model, resolve_config, sketch_model
+from trainer.models.causal import sketch_model
 from trainer.models.losses import CausalLMLoss
-from trainer.models.tokenizer import TokenizerInfo
 from trainer.training.runtime import Runtime
 from trainer.training.schedules import make_schedule, planned_rates
 from trainer.training.step import Outcome, make_optimizer, state_bytes, train_step
@@ -118,8 +116,7 @@ def test_weight_decay_is_set_for_matrices_and_spares_biases_and_norms(model: Pre
 
 def undecayed(values: dict[str, Any]) -> set[str]:
     """Names, without the numbers of layers, of the parameters of two or more dimensions that are spared."""
-    options = ModelConfig(config=values)
-    model = build_model(options, resolve_config(options, TokenizerInfo(json="", sha256="", eos_id=0, max_id=99), 16), 0)
+    model = new_model(values, 16, 99)
     groups = make_optimizer(model, settings()).param_groups
     spared = {id(parameter) for group in groups if group["weight_decay"] == 0.0 for parameter in group["params"]}
     return {name.rsplit(".", 1)[-1] for name, p in model.named_parameters() if id(p) in spared and p.dim() >= 2}
@@ -155,8 +152,7 @@ def test_a_parameter_that_its_model_marks_is_spared() -> None:
 def test_what_routers_add_counts_by_the_tokens_of_each_micro_batch(
     micro_batch: int, windows_BT: torch.Tensor, runtime: Runtime
 ) -> None:
-    options = ModelConfig(config={**tiny_config("mixtral"), "output_router_logits": True, "router_aux_loss_coef": 0.5})
-    model = build_model(options, resolve_config(options, TokenizerInfo(json="", sha256="", eos_id=0, max_id=99), 16), 0)
+    model = new_model({**tiny_config("mixtral"), "output_router_logits": True, "router_aux_loss_coef": 0.5}, 16, 99)
     parts = windows_BT.split(micro_batch)
     model.zero_grad()
     expected = sum((reference_loss(model, part) * len(part) / 4 for part in parts), torch.zeros(()))
