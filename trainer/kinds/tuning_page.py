@@ -21,9 +21,9 @@ from trainer.registry.content import (
     begun_with,
     checkpoint_table,
     find_comparison,
-    loaded_beside,
     model_pairs,
     plan_pairs,
+    program,
     size_tiles,
     speed_tiles,
     tell_length,
@@ -41,16 +41,7 @@ RECORD_FIELDS = {"kind", "step", "examples", "positive"}
 TOLD = 3
 """Figures that get a tile."""
 
-
-USE = """\
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-folder = "{folder}"  # the folder that holds this card
-tokenizer = AutoTokenizer.from_pretrained(folder)
-model = AutoModelForCausalLM.from_pretrained(folder)"""
-
-ASK = """
-
+ASK = """\
 messages = [{"role": "user", "content": "What is it?"}]
 inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
 output = model.generate(**inputs, max_new_tokens={new_tokens})
@@ -61,19 +52,21 @@ NEW_TOKENS = 100
 """Most tokens that the example program generates; the model may have few positions."""
 
 
-def use_by_asking(details: Mapping[str, Any]) -> str:
-    """A program that loads an answering model from `{folder}` and asks it something."""
-    return USE + ASK.replace("{new_tokens}", str(min(NEW_TOKENS, details["context"] // 2)))
+def use_by_asking(facts: RunFacts) -> str:
+    """A program that loads an answering model and asks it something."""
+    _, details = encoded_of(facts)
+    most = str(min(NEW_TOKENS, details["context"] // 2))
+    return program(facts, "AutoModelForCausalLM", ASK.replace("{new_tokens}", most))
 
 
 def describe_tuning(
-    facts: RunFacts, plan: TuningPlan, unit: str, task: str, what: str, use: str = USE, data: Section | None = None,
+    facts: RunFacts, plan: TuningPlan, unit: str, task: str, what: str, use: str = "", data: Section | None = None,
     loss: Sequence[tuple[str, str]] = (),
 ) -> ReportContent:  # fmt: skip
     """The report of a run whose loss has this unit; `data` and `loss` replace and extend the usual content.
 
-    `task` is the hub's name of the model's task, `what` the kind of model, and `use` Python code that loads the model
-    from `{folder}`.
+    `task` is the hub's name of the model's task, `what` the kind of model, and `use` a program that loads the model
+    (default: as a causal language model).
     """
     key, details = encoded_of(facts)
     labels = label_figures(facts)
@@ -88,7 +81,7 @@ def describe_tuning(
         plan=tell_plan(facts, plan, details, loss),
         model=model_pairs(facts, f"{begun_with(facts)}, fine-tuned", details["vocab_size"], key),
         checkpoints=checkpoint_table(facts, labels, score),
-        card=make_card(facts, plan, labels, task, what, use),
+        card=make_card(facts, plan, labels, task, what, use or program(facts, "AutoModelForCausalLM")),
     )
 
 
@@ -259,7 +252,7 @@ def make_card(facts: RunFacts, plan: TuningPlan, figures: Mapping[str, str], tas
         for split, scores in groups.items()
         if evaluation
     ]
-    return Card(task, what.replace(" ", "-"), matter, results, summary, loaded_beside(use, facts))
+    return Card(task, what.replace(" ", "-"), matter, results, summary, use)
 
 
 def recorded_metrics(runs: Sequence[ComparedRun]) -> list[str]:

@@ -5,7 +5,6 @@ Also the parts that all kinds of runs share: size, speed, step plan, checkpoints
 
 import json
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -96,24 +95,25 @@ def adapter_pairs(facts: RunFacts) -> Pairs:
     ]
 
 
-def loaded_beside(use: str, facts: RunFacts) -> str:
-    """The code `use` with `{folder}` filled in; for an adapter, it loads the base model first."""
-    use = use.replace("{folder}", f"{facts.key}/{FINAL}")
-    if not facts.is_adapter:
-        return use
-    start = facts.config["start"] or {}
-    base = facts.config["base"]["hub"] or start.get("key") or facts.job["model"]["pretrained"]
+def program(facts: RunFacts, model: str, use: str = "", tokenizer: str = "AutoTokenizer") -> str:
+    """Python code that loads the final model, with its base model if it is an adapter, and then does `use`.
 
-    def beside(loads: re.Match[str]) -> str:
-        return (
-            f"base = {loads[1]}.from_pretrained({json.dumps(base)}, config=AutoConfig.from_pretrained(folder))\n"
-            "model = PeftModel.from_pretrained(base, folder)"
-        )
-
-    loaded = re.sub(r"model = (\w+)\.from_pretrained\(folder\)", beside, use)
-    return re.sub(
-        r"(?m)^from transformers import ", "from peft import PeftModel\nfrom transformers import AutoConfig, ", loaded
-    )
+    `model` and `tokenizer` are the names of their classes in transformers.
+    """
+    imports, loads = [f"from transformers import {model}, {tokenizer}"], [f"model = {model}.from_pretrained(folder)"]
+    if "torch." in use:
+        imports.insert(0, "import torch")
+    if facts.is_adapter:
+        start = facts.config["start"] or {}
+        base = facts.config["base"]["hub"] or start.get("key") or facts.job["model"]["pretrained"]
+        imports[-1:] = ["from peft import PeftModel", f"from transformers import AutoConfig, {model}, {tokenizer}"]
+        loads = [
+            f"base = {model}.from_pretrained({json.dumps(base)}, config=AutoConfig.from_pretrained(folder))",
+            "model = PeftModel.from_pretrained(base, folder)",
+        ]
+    folder = f'folder = "{facts.key}/{FINAL}"  # the folder that holds this card'
+    lines = [*imports, "", folder, f"tokenizer = {tokenizer}.from_pretrained(folder)", *loads]
+    return "\n".join([*lines, "", use] if use else lines)
 
 
 def _share(trained: dict[str, int]) -> str:

@@ -14,7 +14,6 @@ from trainer.registry.content import (
     Tile,
     begun_with,
     checkpoint_table,
-    loaded_beside,
     model_pairs,
     plan_pairs,
     size_tiles,
@@ -120,10 +119,9 @@ def _card(facts: RunFacts, plan: TuningPlan) -> Card:
     how = f"tuned from {begun_with(facts)} on {count(plan.examples)} conversations"
     summary = tell_made(facts, "causal language model that answers", how)
     matter = {"datasets": [job["data"]["path"]]} if job["data"]["source"] == "hub" else {}
-    use = loaded_beside(use_by_asking(encoded_of(facts)[1]), facts)
     name = job["data"]["name"]
     results = index_scores(facts, "text-generation", UNIT, name, job["data"]["path"] or name)
-    return Card("text-generation", "conversational", matter, results, summary, use)
+    return Card("text-generation", "conversational", matter, results, summary, use_by_asking(facts))
 
 
 COMPARED = compare_tuning("conversations", unit=lambda run: UNIT, metrics=lambda runs: ["perplexity"])

@@ -10,18 +10,11 @@ from trainer.evaluation.builtin_metrics import marks_entities
 from trainer.kinds.tuning_page import compare_tuning, describe_tuning, encoded_of, tell_in_train
 from trainer.records.evaluations import Classification, Result
 from trainer.records.plans import TuningPlan
-from trainer.registry.content import Block, ReportContent, Section
+from trainer.registry.content import Block, ReportContent, Section, program
 from trainer.registry.facts import RunFacts
 from trainer.registry.sections import in_order
 
 USE = """\
-import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-folder = "{folder}"  # the folder that holds this card
-tokenizer = AutoTokenizer.from_pretrained(folder)
-model = AutoModelForSequenceClassification.from_pretrained(folder)
-
 inputs = tokenizer({texts}, truncation=True, max_length={length}, return_tensors="pt")
 with torch.no_grad():
     logits = model(**inputs).logits[0]
@@ -29,13 +22,6 @@ print({answer})"""
 
 
 USE_OF_WORDS = """\
-import torch
-from transformers import AutoModelForTokenClassification, {tokenizer}
-
-folder = "{folder}"  # the folder that holds this card
-tokenizer = {tokenizer}.from_pretrained(folder)
-model = AutoModelForTokenClassification.from_pretrained(folder)
-
 words = ["The", "words", "of", "the", "text", "."]
 inputs = tokenizer(words, is_split_into_words=True, truncation=True, max_length={length}, return_tensors="pt")
 with torch.no_grad():
@@ -55,20 +41,19 @@ def tell_model(details: dict[str, Any]) -> str:
     return several + ("text classification" if details["classes"] else "text regression")
 
 
-def use_of(details: dict[str, Any]) -> str:
-    """A program that loads the model from `{folder}` and uses it."""
-    chances = "sigmoid()" if details["task"] == "multi-label" else "softmax(-1)"
-    return (USE_OF_WORDS if details["task"] == "tokens" else USE).format(
-        tokenizer=details.get("tokenizer_class", "AutoTokenizer"),
-        folder="{folder}",
-        texts='"The text."' if len(details["text_columns"]) == 1 else '"The first text.", "The second."',
-        length=details["max_length"],
-        answer=(
-            f"{{model.config.id2label[i]: p for i, p in enumerate(logits.{chances}.tolist())}}"
-            if details["classes"]
-            else "logits.item()"
-        ),
-    )  # fmt: skip
+def use_of(facts: RunFacts, details: dict[str, Any]) -> str:
+    """A program that loads the model and uses it."""
+    length = details["max_length"]
+    if details["task"] == "tokens":
+        tokenizer = details.get("tokenizer_class", "AutoTokenizer")
+        return program(facts, "AutoModelForTokenClassification", USE_OF_WORDS.format(length=length), tokenizer)
+    texts = '"The text."' if len(details["text_columns"]) == 1 else '"The first text.", "The second."'
+    answer = "logits.item()"
+    if details["classes"]:
+        chances = "sigmoid()" if details["task"] == "multi-label" else "softmax(-1)"
+        answer = f"{{model.config.id2label[i]: p for i, p in enumerate(logits.{chances}.tolist())}}"
+    use = USE.format(texts=texts, length=length, answer=answer)
+    return program(facts, "AutoModelForSequenceClassification", use)
 
 
 LABELS = {
@@ -223,7 +208,7 @@ def describe_finetuning(facts: RunFacts, plan: TuningPlan) -> ReportContent:
     _, details = encoded_of(facts)
     task = "token-classification" if details["task"] == "tokens" else "text-classification"  # as the hub calls it
     content = describe_tuning(
-        facts, plan, LOSS_UNITS[details["task"]], task, tell_model(details), use_of(details),
+        facts, plan, LOSS_UNITS[details["task"]], task, tell_model(details), use_of(facts, details),
         data=describe_data(facts, details), loss=_loss(facts.job["training"], details),
     )  # fmt: skip
     return replace(

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from trainer.kinds.preference.job import LOSS_SETTINGS, WITH_REFERENCE, PreferenceJob
-from trainer.kinds.tuning_page import compare_tuning, describe_tuning, encoded_of, use_by_asking
+from trainer.kinds.tuning_page import compare_tuning, describe_tuning, use_by_asking
 from trainer.records.plans import TuningPlan
 from trainer.registry.content import ReportContent, Section
 from trainer.registry.facts import RunFacts
@@ -22,7 +22,7 @@ def describe_preferences(facts: RunFacts, plan: TuningPlan) -> ReportContent:
         UNIT,
         "text-generation",
         "preference-tuned language",
-        use_by_asking(encoded_of(facts)[1]),
+        use_by_asking(facts),
         loss=_loss_settings(facts),
     )
     return replace(

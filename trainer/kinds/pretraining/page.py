@@ -20,9 +20,9 @@ from trainer.registry.content import (
     Tile,
     begun_with,
     checkpoint_table,
-    loaded_beside,
     model_pairs,
     plan_pairs,
+    program,
     size_tiles,
     speed_tiles,
     tell_made,
@@ -45,23 +45,11 @@ UNIT = "nats a token"
 HIDDEN = "nats a hidden token"
 
 MASKED_USE = """\
-from transformers import AutoModelForMaskedLM, AutoTokenizer
-
-folder = "{folder}"  # the folder that holds this card
-tokenizer = AutoTokenizer.from_pretrained(folder)
-model = AutoModelForMaskedLM.from_pretrained(folder)
-
-inputs = tokenizer(f"Once upon a {{tokenizer.mask_token}}", return_tensors="pt")
+inputs = tokenizer(f"Once upon a {tokenizer.mask_token}", return_tensors="pt")
 likeliest = model(**inputs).logits[0].argmax(-1)[inputs["input_ids"][0] == tokenizer.mask_token_id]
 print(tokenizer.decode(likeliest))"""
 
 USE = """\
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-folder = "{folder}"  # the folder that holds this card
-tokenizer = AutoTokenizer.from_pretrained(folder)
-model = AutoModelForCausalLM.from_pretrained(folder)
-
 inputs = tokenizer("Once", return_tensors="pt")
 print(tokenizer.decode(model.generate(**inputs, max_new_tokens={new_tokens})[0]))"""
 
@@ -191,16 +179,18 @@ def _card(facts: RunFacts, plan: StepPlan) -> Card:
     corpora = ", ".join(corpus.name for corpus in plan.corpora)
     how = f"trained {f'further from {start}' if start else 'from scratch'}"
     tokens = f"on {count(facts.made_at * plan.tokens_per_step)} tokens"
-    masked = unit_of(facts.job) == HIDDEN
-    objective, task, use = ("masked", "fill-mask", MASKED_USE) if masked else ("causal", "text-generation", USE)
-    use = use.format(folder="{folder}", new_tokens=min(NEW_TOKENS, facts.job["training"]["context"] // 2))
+    if unit_of(facts.job) == HIDDEN:
+        objective, task, use = "masked", "fill-mask", program(facts, "AutoModelForMaskedLM", MASKED_USE)
+    else:
+        generate = USE.format(new_tokens=min(NEW_TOKENS, facts.job["training"]["context"] // 2))
+        objective, task, use = "causal", "text-generation", program(facts, "AutoModelForCausalLM", generate)
     return Card(
         task,
         f"{objective}-lm",
         {},
         index_scores(facts, task, unit_of(facts.job), f"held-out text of {corpora}", corpora),
         tell_made(facts, f"{objective} language model", f"{how} {tokens}"),
-        loaded_beside(use, facts),
+        use,
     )
 
 
