@@ -17,11 +17,11 @@ import torch
 from transformers import PreTrainedModel, TextStreamer
 
 from trainer.common.errors import ConfigError
-from trainer.common.stopping import check_stop
 from trainer.data.chat.encoded import ChatSplit
 from trainer.data.chat.encoder import ChatReader, load_chat_reader
 from trainer.data.chat.rendering import Message
 from trainer.data.encoded import tokenizer_paths
+from trainer.evaluation.scoring import generate_each
 from trainer.models.causal import load_model
 from trainer.models.generation import continue_tokens, ends_of
 from trainer.models.pretrained import (
@@ -259,36 +259,18 @@ def answer(
     new_tokens: int,
     runtime: Runtime,
 ) -> list[Sample]:
-    """Generate the last answer of chosen conversations, with the likeliest token each time. Called by every rank.
-
-    Only rank 0 generates; with a sharded model all ranks do, and the samples of rank 0 are returned.
-    """
+    """Generate the last answer of chosen conversations, with the likeliest token each time. Called by every rank."""
     tokenizer = load_tokenizer(str(tokenizer_paths(store, encoded)[0].parent))
-
-    def give(check: Callable[[], None]) -> list[Sample]:
-        return [_answer(model, tokenizer, split, each, new_tokens, check) for each in chosen]
-
-    if not is_sharded(model):
-        return runtime.on_first(lambda: give(check_stop))
-    samples = give(runtime.check_stop)
-    return runtime.on_first(lambda: samples)
-
-
-def _answer(
-    model: PreTrainedModel, tokenizer: Any, split: ChatSplit, example: int, new_tokens: int, check: Callable[[], None]
-) -> Sample:
-    check()
-    ids, answered = split.read(example)
-    end = int(np.flatnonzero(answered)[-1]) + 1
-    start = end - int(np.argmin(answered[:end][::-1]))  # start of the assistant's last turn
-    asked = ids[:start].tolist()  # not shortened, so fewer than `new_tokens` tokens may fit after it
-    said = continue_tokens(model, asked, new_tokens, together=is_sharded(model))
 
     def text(tokens: Any) -> str:
         return str(tokenizer.decode(tokens, skip_special_tokens=True))
 
-    return Sample(
-        prompt=text(asked),
-        continuation=text(said),
-        expected=text(ids[start:end].tolist()),
-    )
+    def answered(example: int) -> Sample:
+        ids, learnt = split.read(example)
+        end = int(np.flatnonzero(learnt)[-1]) + 1
+        start = end - int(np.argmin(learnt[:end][::-1]))  # start of the assistant's last turn
+        asked = ids[:start].tolist()  # not shortened, so fewer than `new_tokens` tokens may fit after it
+        said = continue_tokens(model, asked, new_tokens, together=is_sharded(model))
+        return Sample(prompt=text(asked), continuation=text(said), expected=text(ids[start:end].tolist()))
+
+    return generate_each(model, chosen, answered, runtime)

@@ -1,23 +1,26 @@
-"""The scoring loop: each sample is scored once, in rounds of one batch per rank.
+"""The scoring loop: each sample is scored once, in rounds of one batch per rank; and the loop that generates texts.
 
 Each kind defines what a batch holds and what is summed. Figures are independent of the batch size only for models whose
 outputs do not depend on padding.
 """
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import nn
 
+from trainer.common.stopping import check_stop
+from trainer.records.evaluations import Sample
 from trainer.training.runtime import Runtime
 from trainer.training.sharding import is_sharded
 
+Asked = TypeVar("Asked")
+
 
 class Round(NamedTuple):
-    """The samples of a round: those of all ranks, this rank's `share`, and those that it computes."""
+    """The samples of a rank in a round: its `share`, and those that it computes."""
 
-    samples: range
     share: range
     computed: range
     """The share; if it is empty and the model is sharded, the first sample, because then all ranks must compute."""
@@ -39,7 +42,7 @@ def rounds(
             runtime.check_stop()
             whole = range(first, min(first + runtime.ranks * batch, samples))
             share = whole[runtime.rank * batch : (runtime.rank + 1) * batch]
-            yield Round(whole, share, share or range(1 if divided else 0))
+            yield Round(share, share or range(1 if divided else 0))
             advance(len(whole))
     finally:
         model.train(was_training)
@@ -60,9 +63,30 @@ def score_each(
     `score` returns the figures of a range of samples, of shape [len, figures], computed in the runtime's precision.
     """
     found = torch.zeros(samples, figures, dtype=torch.float64)
-    for _, share, computed in rounds(model, samples, batch, runtime, advance):
+    for share, computed in rounds(model, samples, batch, runtime, advance):
         if computed:
             with runtime.accelerator.autocast():
                 told = score(computed)
             found[share.start : share.stop] = told[: len(share)].double().cpu()
     return runtime.sum(found)
+
+
+def generate_each(
+    model: nn.Module, asked: Iterable[Asked], generate: Callable[[Asked], Sample], runtime: Runtime
+) -> list[Sample]:
+    """Generate a sample for each thing that is `asked`. Called by every rank.
+
+    Only rank 0 generates; with a sharded model all ranks do, and the samples of rank 0 are returned.
+    """
+
+    def generate_all(check: Callable[[], None]) -> list[Sample]:
+        samples = []
+        for each in asked:
+            check()
+            samples.append(generate(each))
+        return samples
+
+    if not is_sharded(model):
+        return runtime.on_first(lambda: generate_all(check_stop))
+    samples = generate_all(runtime.check_stop)
+    return runtime.on_first(lambda: samples)

@@ -56,7 +56,7 @@ def predict(
     """
     order = np.argsort(-split.lengths, kind="stable")
     logits = torch.zeros(split.predictions, int(model.config.num_labels or 1))
-    for _, share, computed in rounds(model, len(order), batch, runtime, advance):
+    for share, computed in rounds(model, len(order), batch, runtime, advance):
         if computed:
             read = split.read(order[computed.start : computed.stop])
             inputs = {name: torch.from_numpy(part).to(runtime.device) for name, part in read.items()}

@@ -1,7 +1,6 @@
 """Measuring a language model, from a run or any other checkpoint, and generating samples with it."""
 
 import logging
-from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from typing import cast
@@ -12,13 +11,13 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PretrainedC
 from trainer.common.display import plural
 from trainer.common.errors import ConfigError, TokenizerError
 from trainer.common.progress import Progress
-from trainer.common.stopping import check_stop
 from trainer.config.evaluation import EvaluationConfig
 from trainer.config.jobs import EvaluateJob
 from trainer.data.dataset import open_held_out
 from trainer.data.shards import ShardSet, open_shards
 from trainer.evaluation.decontamination import clean_of
 from trainer.evaluation.measurement import Measurement
+from trainer.evaluation.scoring import generate_each
 from trainer.kinds.pretraining.kind import Reading
 from trainer.kinds.pretraining.measure import evaluate
 from trainer.models.causal import check_one_scale, check_positions, load_model
@@ -45,23 +44,14 @@ SHOWN = 60
 def continue_prompts(
     model: PreTrainedModel, tokenizer: Tokenizer, eos_id: int, options: EvaluationConfig, runtime: Runtime
 ) -> list[Sample]:
-    """Continue each prompt by up to `new_tokens` tokens; an empty prompt starts a new document. Called by every rank.
+    """Continue each prompt by up to `new_tokens` tokens; an empty prompt starts a new document.
 
-    The first rank generates. With a sharded model all ranks do, and the first rank's samples count.
+    Called by every rank.
     """
-    if not is_sharded(model):
-        return runtime.on_first(lambda: _continue(model, tokenizer, eos_id, options, check_stop))
-    samples = _continue(model, tokenizer, eos_id, options, runtime.check_stop)
-    return runtime.on_first(lambda: samples)
-
-
-def _continue(
-    model: PreTrainedModel, tokenizer: Tokenizer, eos_id: int, options: EvaluationConfig, check: Callable[[], None]
-) -> list[Sample]:
-    samples, positions = [], most_positions(model.config)
+    positions = most_positions(model.config)
     kept = max(1, positions - options.new_tokens)
-    for prompt in options.prompts:
-        check()
+
+    def continued(prompt: str) -> Sample:
         ids = tokenizer.encode(prompt, add_special_tokens=False).ids or [eos_id]
         if len(ids) > kept:
             log.warning(
@@ -73,8 +63,9 @@ def _continue(
             model, ids[-kept:], options.new_tokens, eos_id,
             options.temperature, options.top_k, options.seed, together=is_sharded(model),
         )  # fmt: skip
-        samples.append(Sample(prompt=prompt, continuation=tokenizer.decode(said)))
-    return samples
+        return Sample(prompt=prompt, continuation=tokenizer.decode(said))
+
+    return generate_each(model, options.prompts, continued, runtime)
 
 
 def check_context(config: PretrainedConfig, read: Reading) -> None:
