@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import datasets
 import numpy as np
@@ -25,6 +25,7 @@ from lm_eval.api.model import LM
 from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import normalize_gen_kwargs, resolve_max_length
+from lm_eval.tasks import TaskManager
 from transformers import PretrainedConfig
 
 from trainer.common.errors import ConfigError, brief, shortened
@@ -36,9 +37,6 @@ from trainer.evaluation.metrics import greater_is_better
 from trainer.models.hub import hub_reason
 from trainer.records.basis import TaskIdentity
 from trainer.store.manifest import fingerprint
-
-if TYPE_CHECKING:
-    from lm_eval.tasks import TaskManager
 
 log = logging.getLogger(__name__)
 
@@ -185,11 +183,8 @@ def _check_each_once(tasks: dict[str, dict[str, Any]]) -> None:
                 )
 
 
-def _manager(options: HarnessConfig, with_defaults: bool) -> "TaskManager":
+def _manager(options: HarnessConfig, with_defaults: bool) -> TaskManager:
     """The task manager. lm-eval's own tasks are thousands of files, read only if one of them is requested."""
-    import datasets
-    from lm_eval.tasks import TaskManager
-
     datasets.disable_progress_bars()
     return TaskManager(include_path=options.include_path, include_defaults=with_defaults)
 
@@ -231,7 +226,7 @@ def _doubt_examples(name: str, task: Any) -> str | None:
 
 
 def _check_names(
-    name: str, found: dict[str, LocalTask | None], local: dict[str, LocalTask], manager: "TaskManager"
+    name: str, found: dict[str, LocalTask | None], local: dict[str, LocalTask], manager: TaskManager
 ) -> None:
     """Raise `ConfigError`, with similar names, for a name of no local task and no task of lm-eval."""
     for each in found:
@@ -245,7 +240,7 @@ def _check_names(
         raise ConfigError(f"evaluation.harness.tasks: no task {each!r}{of} is {where}{hint}")
 
 
-def _tell_failure(name: str, found: dict[str, LocalTask | None], manager: "TaskManager", error: Exception) -> str:
+def _tell_failure(name: str, found: dict[str, LocalTask | None], manager: TaskManager, error: Exception) -> str:
     """Describe why a task cannot be loaded, and what to do."""
     remote = sorted({data for each, task in found.items() if (data := _hub_data(each, task, manager))})
     if remote:
@@ -260,7 +255,7 @@ def _tell_failure(name: str, found: dict[str, LocalTask | None], manager: "TaskM
     )
 
 
-def _hub_data(name: str, task: LocalTask | None, manager: "TaskManager") -> str | None:
+def _hub_data(name: str, task: LocalTask | None, manager: TaskManager) -> str | None:
     """The hub data set that a task reads; None if it reads local files or specifies none."""
     if task is not None and task.reads_files:
         return None

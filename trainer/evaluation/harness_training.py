@@ -1,6 +1,6 @@
 """lm-eval tasks during training: a trial before it starts, then periodic evaluation of the model in memory.
 
-Heavy libraries are imported only when needed.
+lm-eval is optional, so the modules that import it are imported only when needed.
 """
 
 import logging
@@ -10,18 +10,28 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from transformers import PretrainedConfig
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
 
 from trainer.common.errors import ConfigError
 from trainer.common.stopping import check_stop
-from trainer.config.evaluation import PREFIX, HarnessConfig, SelectionConfig, TrainedHarnessConfig
+from trainer.config.chat import CausalEvaluationConfig
+from trainer.config.evaluation import (
+    PREFIX,
+    HarnessConfig,
+    PretrainingEvaluationConfig,
+    SelectionConfig,
+    TrainedHarnessConfig,
+)
 from trainer.config.runs import RunJob
+from trainer.data.chat.template import bound_template
+from trainer.evaluation.harness_identity import identify, installed_version, name_of
+from trainer.models.attention_masks import masks_made
+from trainer.models.pretrained import load_tokenizer
+from trainer.training.runtime import Runtime
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from trainer.evaluation.harness_tasks import Loaded
-    from trainer.training.runtime import Runtime
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +40,6 @@ def try_harness(job: RunJob, options: HarnessConfig | None, config: PretrainedCo
     """Try the job's lm-eval tasks, if any, which also downloads their data. Raises as `try_tasks` does."""
     if options is None:
         return
-    from trainer.evaluation.harness_identity import installed_version
-
     installed_version()  # raises if lm-eval is not installed
     from trainer.evaluation.harness_tasks import Decides, try_tasks
 
@@ -45,15 +53,16 @@ def try_harness(job: RunJob, options: HarnessConfig | None, config: PretrainedCo
 
 
 def tasks_in_training(
-    options: TrainedHarnessConfig | None, best_by: str, batch: int, files: Sequence[Path]
+    asked: PretrainingEvaluationConfig | CausalEvaluationConfig, files: Sequence[Path]
 ) -> "TasksInTraining | None":
     """The evaluation by lm-eval during training, if `every` is set or the best checkpoint depends on it, else None.
 
     `files` are the tokenizer's.
     """
-    if options is None or (options.every is None and not best_by.startswith(PREFIX)):
+    options = asked.harness
+    if options is None or (options.every is None and not asked.best_by.startswith(PREFIX)):
         return None
-    return TasksInTraining(options, batch, files)
+    return TasksInTraining(options, asked.batch, files)
 
 
 class TasksInTraining:
@@ -68,20 +77,15 @@ class TasksInTraining:
     @property
     def identities(self) -> dict[str, str]:
         """By task, a fingerprint of what determines its figures: the task with its data, its settings, and lm-eval."""
-        from trainer.evaluation.harness_identity import identify, installed_version, name_of
-
         return {name: name_of(each) for name, each in identify(self._options, installed_version()).items()}
 
-    def ask(self, model: "PreTrainedModel", runtime: "Runtime") -> dict[str, float]:
+    def ask(self, model: PreTrainedModel, runtime: Runtime) -> dict[str, float]:
         """Figures by `TASK/FIGURE`, the same on every rank; empty if one overflows, as an untrained perplexity may.
 
         Raises `ConfigError` if lm-eval fails, `StopRequested` on all ranks if one of them must stop.
         """
-        import torch
-
         from trainer.evaluation.harness import AskedModel, ask
         from trainer.evaluation.harness_tasks import figures_of, hearing
-        from trainer.models.attention_masks import masks_made
 
         was_training = model.training
         try:
@@ -108,11 +112,8 @@ class TasksInTraining:
 
         return load_tasks(self._options)
 
-    def _tokenizer(self, model: "PreTrainedModel") -> Any:
+    def _tokenizer(self, model: PreTrainedModel) -> Any:
         """The tokenizer as `AutoTokenizer` loads it from the model's folder."""
-        from trainer.data.chat.template import bound_template
-        from trainer.models.pretrained import load_tokenizer
-
         with TemporaryDirectory() as folder:
             for file in self._files:
                 Path(folder, file.name).write_bytes(file.read_bytes())

@@ -133,8 +133,7 @@ class CausalTuning(TuningWorkload):
 
     @cached_property
     def tasks(self) -> TasksInTraining | None:
-        asked = self._evaluation
-        return tasks_in_training(asked.harness, asked.best_by, asked.batch, self.files)
+        return tasks_in_training(self._evaluation, self.files)
 
     def load_model(self, folder: Path | None) -> PreTrainedModel:
         options = self._model

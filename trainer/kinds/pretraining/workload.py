@@ -64,8 +64,7 @@ class Pretraining:
 
     @cached_property
     def tasks(self) -> TasksInTraining | None:
-        asked = self._job.evaluation
-        return tasks_in_training(asked.harness, asked.best_by, asked.batch, self.files)
+        return tasks_in_training(self._job.evaluation, self.files)
 
     @cached_property
     def _dataset(self) -> Dataset:
