@@ -141,17 +141,14 @@ class Metrics:
         return {key if given[key] == 1 else of.names(key): value for of, each in figures for key, value in each.items()}
 
 
-def default_metrics(task: Task, classes: int, subset: str | None) -> list[str]:
+def default_metrics(task: Task, classes: Sequence[str], subset: str | None) -> list[str]:
     """The default metrics; `subset` is the GLUE task of the data, if any."""
+    if task == "tokens" and not marks_entities(classes):
+        return [WORD_ACCURACY]
     glue = f"glue/{subset}"
-    if glue in METRICS and _misfit(glue, task, classes) is None:
+    if glue in METRICS and _misfit(glue, task, len(classes)) is None:
         return [glue]
     return list(USUAL[task])
-
-
-def default_of_words(classes: Sequence[str]) -> list[str]:
-    """The default metrics for labels of words: figures of entities if the labels mark entities."""
-    return [SEQEVAL if marks_entities(classes) else WORD_ACCURACY]
 
 
 def load_metrics(names: Sequence[str], task: Task, classes: int, positive: int = 1) -> Metrics:

@@ -375,7 +375,7 @@ def test_shapes_that_differ_are_refused() -> None:
     ],
 )  # fmt: skip
 def test_the_default_is_what_fits_the_data(task: Task, classes: int, subset: str | None, expected: list[str]) -> None:
-    assert default_metrics(task, classes, subset) == expected
+    assert default_metrics(task, [f"class {number}" for number in range(classes)], subset) == expected
     load_metrics(expected, task, classes)
 
 

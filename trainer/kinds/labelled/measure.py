@@ -25,7 +25,6 @@ from trainer.evaluation.metrics import (
     METRICS,
     Metrics,
     default_metrics,
-    default_of_words,
     load_metrics,
     of_one_class,
     positive_class,
@@ -129,9 +128,7 @@ def metric_names(job: FinetuneJob, classes: list[str] | None) -> list[str]:
     """The metrics that the job lists, or the defaults for its data."""
     if job.evaluation.metrics:
         return job.evaluation.metrics
-    if job.data.task == "tokens":
-        return default_of_words(classes or [])
-    return default_metrics(job.data.task, len(classes or []), glue_task(job))
+    return default_metrics(job.data.task, classes or [], glue_task(job))
 
 
 def check_best_by(job: FinetuneJob, classes: list[str] | None) -> None:
