@@ -24,7 +24,7 @@ def train_model(
     """Train on shards published by prepare-data, or resume; reuse a finished run."""
     job = open_flow(job, set)
     checked = preflight(job)  # keep the reference: Prefect draws its graph by object identity
-    data = patient()(require_prepared)(job)
+    data = patient(require_prepared)(job)
     plan = plan_steps(job, data, checked.ranks)
     run: ArtifactRef = train(job, data, plan, return_state=True).result()
     return run

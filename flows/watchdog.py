@@ -8,6 +8,7 @@ crash starts this flow.
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -91,7 +92,7 @@ def watchdog(flow_run: UUID | None = None, deaths: int = 3) -> list[UUID]:
     retry_delay_seconds=[10, 60, 180],
     retry_condition_fn=lambda _task, _run, state: not isinstance(state.data, RunError),  # given up for good
 )
-@patient(AT_THE_START)
+@partial(patient, most=AT_THE_START)
 def look(flow_run: UUID, deaths: int) -> bool:
     """Reschedule a flow run if it is crashed and its process is gone; return whether it was rescheduled.
 

@@ -39,7 +39,7 @@ def open_flow(job: Job, words: Overrides) -> Job:
     tell_if_ended(partial(copy_context().run, _crash, flow_run.id))
     job = override(job, words)
     use_credentials()
-    patient(AT_THE_START)(Store(cast(Any, job).store).exists)(STAGING)  # every job has one
+    patient(Store(cast(Any, job).store).exists, AT_THE_START)(STAGING)  # every job has one
     return job
 
 

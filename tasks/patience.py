@@ -20,27 +20,24 @@ class RetriesExhausted(BaseException):
     """A temporary problem lasted too long. Prefect treats it as a crash because it is not an `Exception`."""
 
 
-def patient(most: float | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorator: repeat work while it fails for temporary reasons, for at most `most` seconds if given.
+def patient(work: Callable[P, T], most: float | None = None) -> Callable[P, T]:
+    """Repeat work while it fails for temporary reasons, for at most `most` seconds if given.
 
     After that, or when this process is asked to stop, raises `RetriesExhausted`.
     """
 
-    def decorate(work: Callable[P, T]) -> Callable[P, T]:
-        @wraps(work)
-        def done(*arguments: P.args, **named: P.kwargs) -> T:
-            try:
-                return retry_transient(
-                    lambda: work(*arguments, **named), lambda said: TaskLogger().warning("%s", said), most
-                )
-            except Exception as error:
-                if not is_transient(error):
-                    raise
-                raise RetriesExhausted(f"{error} (finished work is kept; run this again to continue)") from error
+    @wraps(work)
+    def done(*arguments: P.args, **named: P.kwargs) -> T:
+        try:
+            return retry_transient(
+                lambda: work(*arguments, **named), lambda said: TaskLogger().warning("%s", said), most
+            )
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            raise RetriesExhausted(f"{error} (finished work is kept; run this again to continue)") from error
 
-        return done
-
-    return decorate
+    return done
 
 
 def patient_task(
@@ -54,7 +51,7 @@ def patient_task(
         return task(
             name=name, task_run_name=run_name, cache_policy=NO_CACHE, retries=retries, retry_delay_seconds=10,
             retry_condition_fn=worth_retrying,
-        )(patient(most)(work))  # fmt: skip
+        )(patient(work, most))  # fmt: skip
 
     return decorate
 

@@ -43,7 +43,7 @@ def consider(
     """
     if gate is None:
         return None
-    rival = patient()(find_rival)(Store(store), gate, run, evaluation.measured_on)
+    rival = patient(find_rival)(Store(store), gate, run, evaluation.measured_on)
     anew = None if rival is None else remeasure(rival, lambda: measure(rival.run))
     found = (evaluation.figures(), evaluation.measured_on, anew)
     # A lease keeps garbage collection from deleting the run while it waits for a person.

@@ -32,7 +32,7 @@ FOUND: list[StorageError] = []
 
 
 @task
-@patient()
+@patient
 def meet(name: str) -> str:
     """Raise the next error, if there is one."""
     if FOUND:
