@@ -35,17 +35,17 @@ class Planned(NamedTuple):
 
 
 class LazyFunction:
-    """A function given by module and name, imported at its first call and called with these options."""
+    """A function given by module and name, imported at its first call."""
 
-    def __init__(self, path: str, **options: Any) -> None:
-        self.path, self.options = path, options
+    def __init__(self, path: str) -> None:
+        self.path = path
         self.module = path.rpartition(".")[0]
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
         if self.module not in sys.modules:
             with loading():
                 load(self.path)
-        return load(self.path)(*arguments, **self.options)
+        return load(self.path)(*arguments, **options)
 
 
 def encode_nothing(store: Store, job: Any, progress: Progress, model_folder: str | Path | None) -> Step:

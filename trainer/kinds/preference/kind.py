@@ -134,7 +134,7 @@ def _quantized(job: PreferenceJob) -> dict[str, Any]:
 KIND = Kind(
     preflight=LazyFunction("trainer.kinds.preference.preflight.look_at_pairs"),
     prepare=prepare,
-    encode=LazyFunction("trainer.data.chat.encoded.encode_conversations", form=PAIR),
+    encode=partial(LazyFunction("trainer.data.chat.encoded.encode_conversations"), form=PAIR),
     identify=identify,
     open=LazyFunction("trainer.kinds.preference.workload.Preference"),
     plan=partial(tuning.plan_splits, unit="pair"),
