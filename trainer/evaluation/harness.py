@@ -225,7 +225,7 @@ def _load(folder: str, beside: str | None, job: EvaluateJob, advance: Callable[[
 
 def _result(store: Store, job: EvaluateJob, wanted: Measurement, found: Results, doubts: list[str]) -> Result:
     """The result with lm-eval's figures for the requested tasks and groups, and for the members of groups."""
-    options, run = asked_for(job), run_at(store, wanted.model.key) if wanted.model.key else None
+    options, run = asked_for(job), run_at(store, wanted.model.key)
     local = local_tasks(options)
     measured = {name: figures for name in found["results"] if (figures := figures_of(found, name))}
     told = identify(options.model_copy(update={"tasks": list(measured)}), installed_version())

@@ -16,7 +16,10 @@ from trainer.config.runs import RunJob
 from trainer.data.splits import find_splits
 from trainer.evaluation.measurement import Measure, Measurement
 from trainer.records.plans import RunPlan
+from trainer.records.run_names import run_at
+from trainer.records.sealed import read_sealed
 from trainer.records.steps import Do, Step
+from trainer.store.names import CONFIG
 from trainer.store.storage import Store
 from trainer.training.identity import Run, TrainingData
 
@@ -135,6 +138,21 @@ def identify_checkpoint(store: Store, job: EvaluateJob) -> tuple[Kind, Measureme
     """
     kinds: list[Kind] = [entry.kind for entry in reversed(KINDS)]
     return next((kind, wanted) for kind in kinds if (wanted := kind.checkpoint(store, job)) is not None)
+
+
+def find_run_of(store: Store, checkpoint: str | None) -> tuple[str, dict[str, Any]] | None:
+    """The run that the checkpoint with this key belongs to, with its config.json; None if there is none in the store.
+
+    Raises `ArtifactError` if config.json is damaged.
+    """
+    from trainer.registry.facts import require_job
+
+    run = run_at(store, checkpoint)
+    config = read_sealed(store, f"{run}/{CONFIG}") if run else None
+    if run is None or config is None:
+        return None
+    require_job(store, run, config)
+    return run, config
 
 
 def identify_run(job: RunJob, data: TrainingData) -> Run:

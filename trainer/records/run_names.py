@@ -40,9 +40,9 @@ def ways_to(store: Store, text: str) -> Iterator[str]:
                 yield (start / text).resolve().relative_to(root).as_posix()
 
 
-def run_at(store: Store, place: str) -> str | None:
-    """The key of the run that a key or path is inside of, or None."""
-    key = made_at(store, place)
+def run_at(store: Store, place: str | None) -> str | None:
+    """The key of the run that a key or path is inside of, or None; also None if there is no place."""
+    key = None if place is None else made_at(store, place)
     return key if key is not None and key.startswith(RUN_PREFIX) else None
 
 

@@ -182,7 +182,7 @@ def _basis(job: FinetuneJob, data: EncodedSet, split: str) -> ExamplesBasis:
 
 def _clean_of(store: Store, found: Checkpoint, data: EncodedSet) -> CleanOf | None:
     """The evaluation text that the run's training text was cleaned of, if it covers all the measured data."""
-    run = run_at(store, found.key) if found.key else None
+    run = run_at(store, found.key)
     return clean_of_splits(store, run, data.details, data.details["text_columns"]) if run else None
 
 

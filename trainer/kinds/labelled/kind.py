@@ -19,12 +19,9 @@ from trainer.data.splits import TRAIN, SplitSource, find_splits
 from trainer.evaluation.measurement import PREDICTED, Measurement, predictions_key
 from trainer.evaluation.metrics import OF_ONE_CLASS, greater_is_better, metric_identity, of_one_class
 from trainer.kinds import tuning
-from trainer.kinds.kind import Kind, LazyFunction, Planned
+from trainer.kinds.kind import Kind, LazyFunction, Planned, find_run_of
 from trainer.kinds.tuning import identify_tuning, plan_splits
-from trainer.models.pretrained import Checkpoint, classifies, find_model, outputs_depend_on_batch, read_object
-from trainer.records.run_names import run_at
-from trainer.records.sealed import read_sealed
-from trainer.registry.facts import require_job
+from trainer.models.pretrained import classifies, find_model, outputs_depend_on_batch, read_object
 from trainer.store.manifest import ArtifactRef, read_manifest
 from trainer.store.names import CONFIG, FINAL
 from trainer.store.storage import Store
@@ -104,19 +101,17 @@ def identify_checkpoint(store: Store, job: EvaluateJob) -> Measurement | None:
     to a run in this store, and for settings that only apply to language models.
     """
     found = find_model(store, job.checkpoint)
-    run = run_at(store, found.key) if found.key else None
-    config: Any = read_sealed(store, f"{run}/{CONFIG}") if run else None
-    if run is not None and config is not None:
-        require_job(store, run, config)
-    if (run is None or config is None) and _classifies(found):
+    of_run = find_run_of(store, found.key)
+    if of_run is None and classifies(read_object(Path(found.folder, "config.json")).get("architectures")):
         raise ConfigError(
             f"{job.checkpoint} is a classifier that does not belong to a run in this store, so its labelled data is "
             "unknown; give a checkpoint of a fine-tuning run, or predict new texts with `predict`"
         )
-    if run is None or config is None or kind_of_run(config).folder != __package__:
+    if of_run is None or kind_of_run(of_run[1]).folder != __package__:
         if job.labelled is not None:
             raise ConfigError(f"labelled applies to classifiers only, but {job.checkpoint} is not one; remove labelled")
         return None
+    run, config = of_run
     for setting in ("shards", "context"):
         if getattr(job, setting) is not None:
             raise ConfigError(
@@ -188,11 +183,6 @@ def tell_unused(job: EvaluateJob) -> None:
     usual = EvaluationConfig().model_dump()
     if unused := [name for name, value in given.items() if name != "batch" and value != usual.get(name)]:
         log.info("%s is a classifier: evaluation.%s has no effect on it", job.checkpoint, ", evaluation.".join(unused))
-
-
-def _classifies(found: Checkpoint) -> bool:
-    """Whether a folder's configuration has an architecture that classifies."""
-    return classifies(read_object(Path(found.folder, "config.json")).get("architectures"))
 
 
 KIND = Kind(

@@ -85,7 +85,7 @@ def identify_predictions(store: Store, job: PredictJob) -> Wanted:
 
 def predictions_step(store: Store, job: PredictJob, wanted: Wanted) -> Step:
     """The step of predictions, which all ranks make together: `predict_texts`."""
-    run = wanted.model.key and run_at(store, wanted.model.key)
+    run = run_at(store, wanted.model.key)
     inputs = {"model": Input(key=run, content="")} if run else {}
     return Step(
         store, KIND, KIND, job.name, wanted.recipe, inputs=inputs, told=frozenset(inputs), settles=False,
@@ -141,7 +141,7 @@ def _text_columns(store: Store, job: PredictJob, found: Checkpoint) -> list[str]
 
 def _trained_columns(store: Store, job: PredictJob, found: Checkpoint) -> list[str] | None:
     """The text columns of the run that made a model; None for a model that does not belong to a run of this store."""
-    run = run_at(store, found.key) if found.key else None
+    run = run_at(store, found.key)
     config: Any = read_sealed(store, f"{run}/{CONFIG}") if run else None
     if config is None:
         return None

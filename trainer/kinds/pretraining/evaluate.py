@@ -111,7 +111,7 @@ def measure_text(wanted: Measurement, progress: Progress, runtime: Runtime) -> R
         samples = continue_prompts(model, tokenizer, sets[0].details["eos_id"], job.evaluation, runtime)
     hidden = masking.model_dump() if masking else None
     details, most = [s.details for s in sets], job.evaluation.max_windows
-    run = run_at(store, found.key) if found.key else None
+    run = run_at(store, found.key)
     return wanted.result(
         by="corpus",
         groups=scores.groups,

@@ -18,13 +18,12 @@ from trainer.data.packing import FORMAT as PACKING
 from trainer.data.sources import find_sources
 from trainer.evaluation.measurement import Measurement, ask_of_run
 from trainer.evaluation.metrics import describe_selection
-from trainer.kinds.kind import Kind, LazyFunction, Planned
+from trainer.kinds.kind import Kind, LazyFunction, Planned, find_run_of
 from trainer.models.pretrained import MASKED, Checkpoint, find_model, find_pretrained, read_object
 from trainer.models.taken_tokenizer import origin_of
 from trainer.records.plans import PreparedData
-from trainer.records.sealed import read_sealed, require_sealed
+from trainer.records.sealed import require_sealed
 from trainer.records.steps import Do, NotMade, only_look
-from trainer.registry.facts import require_job
 from trainer.store.artifact_files import REPAIR, require_intact
 from trainer.store.manifest import ArtifactRef, digest_file
 from trainer.store.names import CONFIG, EVALUATION, FINAL
@@ -194,12 +193,8 @@ def evaluation_of(job: PipelineJob, run: str) -> EvaluateJob:
 
 def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> Reading:
     """The given shard sets and context, else those of the run that made the checkpoint; and how it masks tokens."""
-    run: Any = None
-    if found.key is not None and found.key.startswith("runs/"):
-        name = f"runs/{found.key.split('/')[1]}"
-        run = read_sealed(store, f"{name}/{CONFIG}")
-        if run is not None:
-            require_job(store, name, run)
+    of_run = find_run_of(store, found.key)
+    run: Any = of_run and of_run[1]
     shards = job.shards or (run and [ref["key"] for ref in run["data"].get("shards", ())])
     context = job.context or (run and run["job"]["training"].get("context"))
     if run and (kind := kind_of_run(run)).folder != __package__ and not (shards and context):
