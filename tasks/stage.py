@@ -226,9 +226,8 @@ def run_stage(
 ) -> dict[str, Any]:
     """Run a stage and return its result.
 
-    The engine runs the stage's `ranks`. With 0 ranks the stage runs on this machine and may itself use the engine. Stop
-    requests are passed on if this process handles them. Raises the stage's own `PipelineError`, `Preempted` if it was
-    asked to stop, else `StageCrashed`.
+    The engine runs the stage's `ranks`. Stop requests are passed on if this process handles them. Raises the stage's
+    own `PipelineError`, `Preempted` if it was asked to stop, else `StageCrashed`.
     """
     if stop_requested():
         raise Preempted(KEPT)

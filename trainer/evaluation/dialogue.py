@@ -86,11 +86,6 @@ class ChatModel:
     first: list[int]
     turns: Turns
 
-    @property
-    def answers(self) -> bool:
-        """Whether it has a chat template; a model without one continues text."""
-        return self.reader is not None
-
     def begin(self) -> None:
         """Start a new conversation."""
         self.turns = [{"role": "system", "content": self.how.system}] if self.how.system else []
@@ -112,7 +107,7 @@ class ChatModel:
             streamer=Streamer(self.tokenizer, write),
         )  # fmt: skip
         said: str = self.tokenizer.decode(tokens, skip_special_tokens=True)
-        if self.answers:
+        if self.reader is not None:
             self.turns = [*asked, {"role": "assistant", "content": said}]
         return said
 
@@ -147,7 +142,7 @@ def load_chat_model(store: Store, name: str, how: Sampling) -> ChatModel:
         else None
     )
     loaded = ChatModel(name, model, tokenizer, how, reader, first, [])
-    if how.system and not loaded.answers:
+    if how.system and reader is None:
         raise ConfigError(f"{name} has no chat template: it continues text and supports no system message")
     if model.generation_config is not None and model.generation_config.pad_token_id is None:
         model.generation_config.pad_token_id = loaded.tokenizer.pad_token_id or loaded.tokenizer.eos_token_id

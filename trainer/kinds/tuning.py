@@ -98,9 +98,9 @@ def identify_tuning(
     made_from = {"data": {job.data.name: data.fingerprint}, "model": found.files, "order": EPOCH_ORDER, **beside}
     if job.model.lora is not None:
         made_from["lora"] = lora_identity(job.model.lora)
-    if isinstance(job, ConversationsJob) and job.model.quantize is not None:
-        made_from["quantize"] = job.model.quantize
     if isinstance(job, ConversationsJob):
+        if job.model.quantize is not None:
+            made_from["quantize"] = job.model.quantize
         selection = {**selection, **describe_selection(job.evaluation, job.evaluation.harness)}
     effective = {}
     if isinstance(job, ChatJob) and job.data.packing:  # packing ignores the order by length
