@@ -42,7 +42,7 @@ from trainer.models.pretrained import classifies, load_config, read_object
 from trainer.models.weights import check_weights
 from trainer.records.basis import Record
 from trainer.records.results import Lengths, PredictedTexts
-from trainer.records.steps import publish
+from trainer.records.steps import Step, publish
 from trainer.store.storage import Store
 from trainer.training.rank_watchdog import explaining_lost_ranks
 from trainer.training.runtime import Runtime, check_devices, start_runtime
@@ -62,8 +62,8 @@ def predict_texts(job: PredictJob, progress: Progress) -> PredictedTexts:
     store = Store(job.store)
     runtime = start_runtime(job.precision, job.device)
     wanted = runtime.on_first(lambda: identify_predictions(store, job))
-    earlier = runtime.on_first(lambda: find_predictions(predictions_step(store, job, wanted)))
-    if earlier is not None:
+    step = predictions_step(store, job, wanted)
+    if (earlier := runtime.on_first(lambda: find_predictions(step))) is not None:
         return earlier
     runtime.on_first(store.sweep)
     check_weights(wanted.model.beside or wanted.model.folder)
@@ -76,13 +76,9 @@ def predict_texts(job: PredictJob, progress: Progress) -> PredictedTexts:
         )
     cast(nn.Module, model).to(runtime.device)
     with open_texts(wanted.data, wanted.source.parts[TRAIN], progress) as texts, ExitStack() as stack:
-        folder = (
-            stack.enter_context(store.staging(key=predictions_step(store, job, wanted).key))
-            if runtime.rank == 0
-            else None
-        )
+        folder = stack.enter_context(store.staging(key=step.key)) if runtime.rank == 0 else None
         told = _predict(job, texts, encoder, model, runtime, progress, folder and folder / FILE)
-        return runtime.on_first(lambda: _publish(store, job, wanted, encoder, texts, folder, told))
+        return runtime.on_first(lambda: _publish(step, job, wanted, encoder, texts, folder, told))
 
 
 def _predict(
@@ -146,7 +142,7 @@ class _Figures:
 
 
 def _publish(
-    store: Store, job: PredictJob, wanted: Wanted, encoder: TextEncoder, texts: NewTexts, folder: Path | None,
+    step: Step, job: PredictJob, wanted: Wanted, encoder: TextEncoder, texts: NewTexts, folder: Path | None,
     told: dict[str, Any],
 ) -> PredictedTexts:  # fmt: skip
     assert folder is not None
@@ -169,7 +165,6 @@ def _publish(
         **texts.bad.told(),
         **told,
     }  # fmt: skip
-    step = predictions_step(store, job, wanted)
     return summarise(step.key, publish(step, folder, details))
 
 
