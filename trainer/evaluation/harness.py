@@ -5,7 +5,6 @@ import math
 import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from traceback import walk_tb
 from typing import Any, cast
 
@@ -36,7 +35,7 @@ from trainer.evaluation.harness_tasks import (
 from trainer.evaluation.measurement import Measurement
 from trainer.evaluation.scoring import nothing
 from trainer.models.causal import load_model, load_pretrained
-from trainer.models.pretrained import continues_text, load_tokenizer, read_object
+from trainer.models.pretrained import architectures_of, continues_text, load_tokenizer
 from trainer.records.basis import HarnessBasis
 from trainer.records.evaluations import Asked, Result, Scores, Task
 from trainer.records.run_names import run_at
@@ -204,7 +203,7 @@ def _load(folder: str, beside: str | None, job: EvaluateJob, advance: Callable[[
 
     Raises `ConfigError` if the model does not continue text, or lacks the chat template that the job asks for.
     """
-    architectures: list[str] = read_object(Path(folder, "config.json")).get("architectures") or []
+    architectures = architectures_of(folder)
     if not continues_text(architectures):
         raise ConfigError(
             f"evaluation.harness: lm-eval needs a model that continues text, but {folder} is a "

@@ -299,6 +299,11 @@ def continues_text(architectures: Iterable[str] | None) -> bool:
     return not any(name.endswith((OF_TEXTS, OF_WORDS, MASKED)) for name in architectures or ())
 
 
+def architectures_of(folder: str) -> list[str]:
+    """The architectures in the configuration of a model's folder; raises `ConfigError` if it cannot be read."""
+    return [str(name) for name in read_object(Path(folder, "config.json")).get("architectures") or ()]
+
+
 SETTINGS = ("config.json", "tokenizer_config.json")
 """Files that may refer to Python code of the model's repository, which libraries would run, or offer to run."""
 

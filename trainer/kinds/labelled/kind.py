@@ -21,7 +21,7 @@ from trainer.evaluation.metrics import OF_ONE_CLASS, greater_is_better, metric_i
 from trainer.kinds import tuning
 from trainer.kinds.kind import Kind, LazyFunction, Planned, find_run_of
 from trainer.kinds.tuning import identify_tuning, plan_splits
-from trainer.models.pretrained import classifies, find_model, outputs_depend_on_batch, read_object
+from trainer.models.pretrained import architectures_of, classifies, find_model, outputs_depend_on_batch, read_object
 from trainer.store.manifest import ArtifactRef, read_manifest
 from trainer.store.names import CONFIG, FINAL
 from trainer.store.storage import Store
@@ -102,7 +102,7 @@ def identify_checkpoint(store: Store, job: EvaluateJob) -> Measurement | None:
     """
     found = find_model(store, job.checkpoint)
     of_run = find_run_of(store, found.key)
-    if of_run is None and classifies(read_object(Path(found.folder, "config.json")).get("architectures")):
+    if of_run is None and classifies(architectures_of(found.folder)):
         raise ConfigError(
             f"{job.checkpoint} is a classifier that does not belong to a run in this store, so its labelled data is "
             "unknown; give a checkpoint of a fine-tuning run, or predict new texts with `predict`"

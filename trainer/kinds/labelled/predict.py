@@ -38,7 +38,7 @@ from trainer.kinds.labelled.predictions import (
     summarise,
 )
 from trainer.models.classifiers import MULTI_LABEL, check_outputs, classes_of, load_finished
-from trainer.models.pretrained import classifies, load_config, read_object
+from trainer.models.pretrained import architectures_of, classifies, load_config
 from trainer.models.weights import check_weights
 from trainer.records.basis import Record
 from trainer.records.results import Lengths, PredictedTexts
@@ -188,7 +188,7 @@ def look_at_texts(job: PredictJob, wanted: Wanted, progress: Progress) -> TextsP
     """
     check_devices(job.precision, job.processes, job.device)
     check_weights(wanted.model.beside or wanted.model.folder)
-    if not classifies(read_object(Path(wanted.model.folder, "config.json")).get("architectures")):
+    if not classifies(architectures_of(wanted.model.folder)):
         raise ConfigError(f"{job.model} is not a finished classifier; fine-tune it on labelled data first")
     check_outputs(job.model, load_config(wanted.model.folder))
     encoder, parts = load_text_encoder(wanted.model.folder, wanted.data, finished=True), wanted.source.parts[TRAIN]

@@ -27,11 +27,11 @@ from trainer.data.labelled.rows import Example, columns_of, errors_of, read_rows
 from trainer.data.splits import TRAIN, Part, SplitSource, bad_records, fetch_part, find_splits, look_at_columns
 from trainer.models.pretrained import (
     Checkpoint,
+    architectures_of,
     classifies_words,
     find_model,
     outputs_depend_on_batch,
     pads_otherwise,
-    read_object,
 )
 from trainer.records.results import PredictedTexts
 from trainer.records.run_names import run_at
@@ -65,7 +65,7 @@ def identify_predictions(store: Store, job: PredictJob) -> Wanted:
     if the columns that the model reads are unknown, or the model cannot predict.
     """
     found = find_model(store, job.model, hub=True)
-    by_words = classifies_words(read_object(Path(found.folder, "config.json")).get("architectures"))
+    by_words = classifies_words(architectures_of(found.folder))
     if by_words and job.data.source == "csv":
         raise ConfigError(
             f"{job.model} labels words and reads lists of words, but data.source is csv, which has no lists: use jsonl "

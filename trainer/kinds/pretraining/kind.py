@@ -19,7 +19,7 @@ from trainer.data.sources import find_sources
 from trainer.evaluation.measurement import Measurement, ask_of_run
 from trainer.evaluation.metrics import describe_selection
 from trainer.kinds.kind import Kind, LazyFunction, Planned, find_run_of
-from trainer.models.pretrained import MASKED, Checkpoint, find_model, find_pretrained, read_object
+from trainer.models.pretrained import MASKED, Checkpoint, architectures_of, find_model, find_pretrained
 from trainer.models.taken_tokenizer import origin_of
 from trainer.records.plans import PreparedData
 from trainer.records.sealed import require_sealed
@@ -211,8 +211,7 @@ def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> Reading:
 
 def _masking_of(training: dict[str, Any], found: Checkpoint) -> MaskingConfig | None:
     """How the checkpoint's run masks tokens; a masked model without a run is measured with the default shares."""
-    names = read_object(Path(found.folder, "config.json")).get("architectures") or []
-    if not any(str(name).endswith(MASKED) for name in names):
+    if not any(name.endswith(MASKED) for name in architectures_of(found.folder)):
         return None
     return MaskingConfig(**(training.get("masking") or {}))
 
