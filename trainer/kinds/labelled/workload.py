@@ -1,7 +1,6 @@
 """The workload of fine-tuning: labelled examples in their order, and the loss of a label."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -57,7 +56,11 @@ class Finetuning(TuningWorkload):
         self._job, self._set = job, open_encoded(store, data.key)
         self._train = self._set.splits["train"]
         super().__init__(job, store, data, ranks, self._train.lengths, job.training.group_by_length)
-        self._class_weights = weights_of(job, self._set.details)
+        self._class_weights: list[float] | None = None  # all weigh the same
+        if wanted := job.training.class_weights:
+            details = self._set.details
+            counts = details["splits"]["train"]["class_counts"]
+            self._class_weights = find_class_weights(wanted, details["classes"], counts)
 
     def load_model(self, folder: Path | None) -> PreTrainedModel:
         return load_classifier(self._store, self._job, self._set.details, folder)
@@ -96,14 +99,6 @@ class Finetuning(TuningWorkload):
         positive = set(positive_figures(self._job, self._set.details["classes"]).values())
         details = {"examples": len(held_out), **({"positive": positive.pop()} if positive else {})}
         return Measured(score(logits, self._set, "validation", self._job, runtime), details)
-
-
-def weights_of(job: FinetuneJob, details: dict[str, Any]) -> list[float] | None:
-    """The weight of each class by its id, None if all weigh the same. Raises `ConfigError` as `find_class_weights`."""
-    wanted = job.training.class_weights
-    return (
-        find_class_weights(wanted, details["classes"], details["splits"]["train"]["class_counts"]) if wanted else None
-    )
 
 
 def read_inputs(split: EncodedSplit, examples: NDArray[np.int64]) -> dict[str, torch.Tensor]:

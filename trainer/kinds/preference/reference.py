@@ -84,12 +84,6 @@ def read_reference(store: Store, key: str) -> Reference:
     }
 
 
-def pair_lengths(split: ChatSplit) -> NDArray[np.int64]:
-    """The tokens of both conversations of each pair, of shape [N]."""
-    lengths: NDArray[np.int64] = split.lengths.reshape(-1, 2).sum(axis=1)
-    return lengths
-
-
 def answer_lengths(split: ChatSplit) -> NDArray[np.int64]:
     """The tokens of the chosen and the rejected answer of each pair, of shape [N, 2]."""
     return split.answer_tokens.reshape(-1, 2)

@@ -38,7 +38,6 @@ from trainer.kinds.preference.reference import (
     answer_lengths,
     answer_sums,
     open_reference,
-    pair_lengths,
     read_pairs,
     reference_of,
     sum_answers,
@@ -165,8 +164,8 @@ class Preference(CausalTuning):
         self.set_details, self._train = self._set.details, self._set.splits[TRAIN]
         self._tokens, self._reference = answer_lengths(self._train), open_reference(store, job, data.key)
         plan = make_tuning_plan(job, split_sizes(self.set_details), ranks, "pair")
-        by_length = job.training.group_by_length
-        super().__init__(job, store, data, ranks, pair_lengths(self._train), by_length, plan)
+        lengths = self._train.lengths.reshape(-1, 2).sum(axis=1)  # of both conversations of a pair
+        super().__init__(job, store, data, ranks, lengths, job.training.group_by_length, plan)
 
     def load_model(self, folder: Path | None) -> PreTrainedModel:
         """The model without its dropout, as in trl, because the reference has none; an adapter keeps its own."""
