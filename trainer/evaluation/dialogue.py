@@ -38,7 +38,6 @@ from trainer.records.evaluations import Sample
 from trainer.store.names import CHAMPION
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
-from trainer.training.sharding import is_sharded
 
 Write = Callable[[str], object]
 Turns = list[dict[str, str]]
@@ -265,7 +264,7 @@ def answer(
         end = int(np.flatnonzero(learnt)[-1]) + 1
         start = end - int(np.argmin(learnt[:end][::-1]))  # start of the assistant's last turn
         asked = ids[:start].tolist()  # not shortened, so fewer than `new_tokens` tokens may fit after it
-        said = continue_tokens(model, asked, new_tokens, together=is_sharded(model))
+        said = continue_tokens(model, asked, new_tokens)
         return Sample(prompt=text(asked), continuation=text(said), expected=text(ids[start:end].tolist()))
 
     return generate_each(model, chosen, answered, runtime)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 from transformers import GenerationConfig, PreTrainedModel
 
 from trainer.models.pretrained import most_positions
@@ -20,13 +21,13 @@ def ends_of(settings: Any) -> list[int]:
 @torch.no_grad()
 def continue_tokens(
     model: PreTrainedModel, ids: list[int], new_tokens: int, ends_with: int | None = None, temperature: float = 0.0,
-    top_k: int | None = None, seed: int = 0, streamer: Any = None, together: bool = False,
+    top_k: int | None = None, seed: int = 0, streamer: Any = None,
 ) -> list[int]:  # fmt: skip
     """Generate up to `new_tokens` ids after these, limited by the model's positions; `temperature` 0 is greedy.
 
     Generation stops at the end tokens of the model's generation settings, or at `ends_with`. Other generation settings
-    of a published model, such as a repetition penalty, are ignored. `together`: all ranks compute the same number of
-    tokens, as a sharded model requires.
+    of a published model, such as a repetition penalty, are ignored. With a sharded model, all ranks compute the same
+    number of tokens.
     """
     model.eval()
     own: Any = model.generation_config
@@ -42,7 +43,8 @@ def continue_tokens(
     try:
         output = generate(
             input_ids, attention_mask=torch.ones_like(input_ids), streamer=streamer, use_cache=True,
-            max_new_tokens=min(new_tokens, most_positions(model.config) - len(ids)), synced_gpus=together, **drawn,
+            max_new_tokens=min(new_tokens, most_positions(model.config) - len(ids)),
+            synced_gpus=isinstance(model, FSDPModule), **drawn,
         )  # fmt: skip
     finally:
         model.generation_config = own

@@ -33,7 +33,7 @@ from trainer.records.run_names import run_at
 from trainer.store.storage import Store
 from trainer.training.parallelize import place_measured
 from trainer.training.runtime import Runtime
-from trainer.training.sharding import is_sharded, sharding_group
+from trainer.training.sharding import sharding_group
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ def continue_prompts(
             )  # fmt: skip
         said = continue_tokens(
             model, ids[-kept:], options.new_tokens, eos_id,
-            options.temperature, options.top_k, options.seed, together=is_sharded(model),
+            options.temperature, options.top_k, options.seed,
         )  # fmt: skip
         return Sample(prompt=prompt, continuation=tokenizer.decode(said))
 
