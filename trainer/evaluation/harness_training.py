@@ -41,7 +41,7 @@ def try_harness(job: RunJob, options: HarnessConfig | None, config: PretrainedCo
     if options is None:
         return
     installed_version()  # raises if lm-eval is not installed
-    from trainer.evaluation.harness_tasks import Decides, try_tasks
+    from trainer.evaluation.harness_trial import Decides, try_tasks
 
     decide = {}
     if isinstance(asked := job.evaluation, SelectionConfig):

@@ -16,7 +16,8 @@ from tests.trainer.evaluation.harness_tasks import asking, write_task, write_yam
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.evaluation import HarnessConfig
-from trainer.evaluation.harness_tasks import Decides, load_tasks, try_tasks
+from trainer.evaluation.harness_tasks import load_tasks
+from trainer.evaluation.harness_trial import Decides, try_tasks
 from trainer.kinds.pretraining.preflight import preflight
 
 
