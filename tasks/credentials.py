@@ -8,6 +8,7 @@ it starts. They are not passed anywhere else.
 """
 
 import os
+from pathlib import Path
 from typing import Any
 
 from trainer.common.credentials import ENDPOINT, IDENTITY, set_environment
@@ -62,13 +63,13 @@ def _environment(name: str, block: Any) -> dict[str, str]:
         key, secret, others = block.minio_root_user, block.minio_root_password, {}
     else:
         raise ConfigError(f"{name} is a {type(block).__name__}; expected AwsCredentials, MinIOCredentials or S3Bucket")
-    client = block.aws_client_parameters
+    verify = block.aws_client_parameters.get_params_override().get("verify")
     found = {
         "AWS_ACCESS_KEY_ID": key,
         "AWS_SECRET_ACCESS_KEY": secret.get_secret_value() if secret else None,
         "AWS_DEFAULT_REGION": block.region_name,
-        ENDPOINT: client.endpoint_url,
-        "AWS_CA_BUNDLE": client.verify_cert_path,
+        ENDPOINT: block.aws_client_parameters.endpoint_url,
+        "AWS_CA_BUNDLE": verify if isinstance(verify, Path) else None,
         **others,
     }
     return {variable: str(value) for variable, value in found.items() if value}

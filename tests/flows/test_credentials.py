@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import certifi
 import pytest
 from prefect.blocks.system import Secret
 from prefect.variables import Variable
@@ -22,7 +23,7 @@ from trainer.store.storage import Store
 
 
 def blocks(key: str, secret: str, address: str) -> dict[str, Any]:
-    where = AwsClientParameters(endpoint_url=address, verify=True, verify_cert_path=Path(__file__))
+    where = AwsClientParameters(endpoint_url=address, verify=True, verify_cert_path=Path(certifi.where()))
     aws = AwsCredentials(
         aws_access_key_id=key,
         aws_secret_access_key=SecretStr(secret),
@@ -49,7 +50,7 @@ def test_each_kind_of_block_gives_what_aws_tools_read(kind: str, monkeypatch: py
     use_credentials()
     assert os.environ == {
         VARIABLE: f"{kind}/{name}", "AWS_ACCESS_KEY_ID": "the-key", "AWS_SECRET_ACCESS_KEY": "the-secret",
-        "AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_CA_BUNDLE": __file__,
+        "AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_CA_BUNDLE": certifi.where(),
     }  # fmt: skip
 
 

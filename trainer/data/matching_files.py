@@ -7,6 +7,7 @@ from contextlib import suppress
 from fnmatch import translate
 from typing import Any, NamedTuple
 
+from fsspec import AbstractFileSystem
 from fsspec.utils import glob_translate
 
 from trainer.common.errors import CorpusError
@@ -109,7 +110,9 @@ def _listed(fs: Any, folder: str, parts: Sequence[str]) -> Iterator[dict[str, An
     """The entries below a remote folder among which those are that match the parts of a pattern."""
     part, rest = parts[0], parts[1:]
     if part == ANY_FOLDERS:
-        yield from fs.find(folder, detail=True).values()
+        strict = {"on_error": "raise"} if type(fs).find is AbstractFileSystem.find else {}  # by default it skips
+        if fs.exists(folder):
+            yield from fs.find(folder, detail=True, **strict).values()
         return
     stem = MAGIC.split(part, maxsplit=1)[0]
     with suppress(FileNotFoundError), credentials_explained():

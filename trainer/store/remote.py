@@ -62,6 +62,8 @@ class _Explained:
         self._fs = fs
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_fs":  # not set yet, while it is copied
+            raise AttributeError(name)
         found = getattr(self._fs, name)
         return credentials_explained()(found) if callable(found) else found
 
@@ -229,13 +231,14 @@ class RemoteObjects:
         from botocore.exceptions import ClientError  # not loaded for other remote file systems
         from s3fs.errors import translate_boto_error
 
-        paths = list(self.fs.find(full, withdirs=True))
+        paths, refused = list(self.fs.find(full, withdirs=True)), list[dict[str, str]]()
         for start in range(0, len(paths), DELETED_AT_ONCE):
             parts = [self.fs.split_path(path) for path in paths[start : start + DELETED_AT_ONCE]]
             asked = {"Objects": [{"Key": key} for _, key, _ in parts], "Quiet": True}
             answer = self.fs.call_s3("delete_objects", Bucket=parts[0][0], Delete=asked)
-            for refused in answer.get("Errors", ()):
-                raise translate_boto_error(ClientError({"Error": refused}, "DeleteObjects"))
+            refused += [each for each in answer.get("Errors", ()) if each.get("Code") != "NoSuchKey"]
+        if refused:
+            raise translate_boto_error(ClientError({"Error": refused[0]}, "DeleteObjects"))
 
     def _remove_object(self, key: str) -> None:
         if self.exists(key):

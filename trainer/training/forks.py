@@ -38,7 +38,7 @@ def fork_weights(store: Store, run: str) -> Path | None:
     """The folder of the weights that a fork starts from; None if the run is no fork.
 
     Raises `RunError` if the checkpoint is not the one that the fork began with, as after another training of its run,
-    or is gone, because that run deletes its older checkpoints.
+    or is gone.
     """
     fork = require_sealed(store, f"{run}/{CONFIG}")["fork"]
     if fork is None:
@@ -46,9 +46,9 @@ def fork_weights(store: Store, run: str) -> Path | None:
     place = f"{fork['run']}/{fork['checkpoint']}"
     if read_manifest(store, place, CHECKPOINT_KIND) is None:
         raise RunError(
-            f"{store.path(place)}, whose weights {store.path(run)} starts from, is gone: a run that continues deletes "
-            f"its older checkpoints, and this fork has saved none of its own yet. Remove {store.path(run)} to fork the "
-            "newest checkpoint, or restore that one from a copy"
+            f"{store.path(place)}, whose weights {store.path(run)} starts from, is gone: its run was removed, or has "
+            f"continued and deleted older checkpoints, and this fork has saved none of its own yet. Restore it from a "
+            f"copy, or remove {store.path(run)} to fork the newest checkpoint of that run, if it still exists"
         )
     folder = Path(find_model(store, place).folder)
     if fork.get("weights") not in (None, _digest_weights(store, place)):

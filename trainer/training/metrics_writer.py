@@ -49,12 +49,12 @@ class RunLog:
         self._tasks: dict[str, str] = {}
         self._keep(step, (store.find_bytes(self._key) or b"") if step else b"", unmeasured, repeats=True)
         self._events = store.fetch(f"{run}/{TENSORBOARD}") if store.local else self._path.parent / TENSORBOARD
-        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
         if not self._written:
             store.delete(f"{run}/{TENSORBOARD}")
             shutil.rmtree(self._events, ignore_errors=True)
         files = map(EVENTS.match, store.names(f"{run}/{TENSORBOARD}"))
         self._board = Board(self._events, step, job, constant, max((int(each[1]) for each in files if each), default=0))
+        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
 
     def write(self, kind: str, step: int, **values: Any) -> None:
         """Append one complete record."""
@@ -97,8 +97,9 @@ class RunLog:
         self.note_tasks(step, tasks)
 
     def _keep(self, step: int, content: bytes, unmeasured: bool = False, repeats: bool = False) -> None:
-        """Keep the intact records up to a step, of rollbacks to that step only unless training `repeats` them. Searches
-        from the end, so the time hardly grows with the run.
+        """Keep the intact records up to a step, without rollbacks to that step if training `repeats` what led to them.
+
+        Searches from the end, so the time hardly grows with the run.
         """
         lines = intact_lines(self._store, self._run, content)
         while lines:
@@ -181,7 +182,8 @@ class RunLog:
 
 
 def _is_after(step: int, record: dict[str, Any], repeats: bool) -> bool:
-    """Whether a record is of a later step, or of what a continued run reaches again: the end of training, or if it
-    `repeats` the batches after its checkpoint, a rollback to that.
+    """Whether a record is of a later step, or of something that a continued run reaches again: the end of training, or
+    a rollback to this step if it `repeats` the batches after it.
     """
-    return bool(record["step"] > step or record["kind"] == ENDED or (repeats and record["kind"] == ROLLBACK))
+    again = record["kind"] == ROLLBACK and record["step"] == step and repeats
+    return bool(record["step"] > step or record["kind"] == ENDED or again)

@@ -99,8 +99,8 @@ def roll_back(session: Session, store: Store, run: str, workload: Workload) -> N
         session.model.load_state_dict(workload.load_model(folder).state_dict())
     saved = restore(folder, session.objective, session.bare_optimizer, session.schedule, runtime.accelerator.scaler)
     store.release(f"{run}/{checkpoint}")
-    for name, value in saved.model_dump(exclude={"attempts"}).items():
-        setattr(state, name, value)
+    for name in TrainState.model_fields.keys() - {"attempts"}:
+        setattr(state, name, getattr(saved, name))
     if session.log is not None:
         session.log.rewind(state.step)
         session.log.write(ROLLBACK, state.step, attempts=state.attempts)
