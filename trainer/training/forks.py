@@ -47,8 +47,9 @@ def fork_weights(store: Store, run: str) -> Path | None:
     if read_manifest(store, place, CHECKPOINT_KIND) is None:
         raise RunError(
             f"{store.path(place)}, whose weights {store.path(run)} starts from, is gone: its run was removed, or has "
-            f"continued and deleted older checkpoints, and this fork has saved none of its own yet. Restore it from a "
-            f"copy, or remove {store.path(run)} to fork the newest checkpoint of that run, if it still exists"
+            "continued and deleted older checkpoints, and this fork has saved none of its own yet. Remove "
+            f"{store.path(run)} to fork the newest checkpoint of that run, if it still exists, or restore this one "
+            "from a copy"
         )
     folder = Path(find_model(store, place).folder)
     if fork.get("weights") not in (None, _digest_weights(store, place)):
