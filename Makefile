@@ -27,7 +27,7 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 # Allow Python to cache compiled libraries. Some container images forbid it, and then each process takes twice as long to load them.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run up down corpora finetune pairs chat chats preference preferences harness tasks test test-deep test-machines test-cluster test-gpu test-peers test-long soak outages stops power-cuts simulate proof check bench docs screenshots reference clean
+.PHONY: run up down corpora finetune pairs chat chats preference preferences harness tasks test test-deep test-machines test-cluster test-gpu test-peers test-long soak random-jobs outages stops power-cuts simulate proof check bench docs screenshots reference clean
 
 # STORE=s3 starts an S3 server on this machine, with its data in data/s3, and uses it as the store.
 run: $(if $(filter s3,$(STORE)),$(DEV)) $(STAMP) corpora
@@ -102,6 +102,9 @@ test-peers: $(DEV) $(PEERS)/installed
 
 soak: $(DEV)
 	$(BIN)/python -m tests.soak $(N)
+
+random-jobs: $(DEV)
+	$(BIN)/python -m tests.random_jobs $(N)
 
 outages: $(DEV)
 	$(BIN)/python -m tests.outages 5 s3

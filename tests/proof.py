@@ -2,8 +2,8 @@
 
 Runs the pipeline under faults that it must survive, one part after another, and prints a table with the number of
 faults and of wrong results. A part's output is in build/proof/PART.log. SHARE scales the number of power cuts, seeds,
-stops and kills; the other parts have a fixed length. `machines` needs root. Exits with 1 if any result was wrong or a
-part did not finish.
+stops, jobs and kills; the other parts have a fixed length. `machines` needs root. Exits with 1 if any result was wrong
+or a part did not finish.
 
 A part that is a program ends with a line of `tell`; tests print such lines, or else the tests are counted.
 """
@@ -57,6 +57,7 @@ PARTS = {
     "long-outages": Part("S3 servers stopped for 60 s", lambda share: ["tests.outages", 60, "s3"]),
     "full-disks": Part("disks full for 60 s", lambda share: ["tests.outages", 60, "disk"]),
     "stops": Part("stops of three kinds of processes", lambda share: ["tests.stops", _some(134, share)]),  # of each
+    "random-jobs": Part("kills of jobs with random settings", lambda share: ["tests.random_jobs", _some(300, share)]),
     "soak": Part("kills of the whole pipeline", lambda share: ["tests.soak", _some(1000, share)]),
     "machines": Part("tests of two machines", lambda share: ["tests.machines"]),
     "cluster": Part("tests of a cluster", _tests("tests/cluster", "-m", "cluster")),
