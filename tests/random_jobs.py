@@ -1,13 +1,14 @@
 """Kill jobs with random settings: `python -m tests.random_jobs [N [SEED]]`.
 
 Draws settings for a small job of each kind until its schema accepts them. Trains it undisturbed, and in another store
-with kills and requested stops at random instants. Both stores must hold the same, no staging folder may be left, and
-`explain` must find nothing left to do. A job may be refused once its data is known, such as for its number of steps.
+with kills and requested stops at random instants. Both stores must hold the same except for checkpoints, no staging
+folder may be left, and `explain` must find nothing left to do. A job may be refused once its data is known, such as for its number of steps.
 Prints the jobs, and what is wrong with its settings.
 """
 
 import json
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -41,7 +42,7 @@ Settings = dict[str, list[Any]]
 CHANGED = 0.3
 """The share of the settings that a job changes."""
 
-CHAMPION = "models/best/champion"
+CHAMPION, CHECKPOINT = "models/best/champion", re.compile(r"^runs/[^/]+/checkpoints/step-")
 MOST_KILLS = 3
 """A job is interrupted at least once, and at most this many times."""
 
@@ -68,7 +69,6 @@ COMMON: Settings = {
     "training__gradient_checkpointing": [True],
     "training__deterministic": [True],
     "training__seed": [1, 2**32 - 1],
-    "training__log_every": [2, 3, 7],
     "training__evaluate_every": [1, 2, 5],
     "training__save_every": [1, 2, 3],
     "training__keep_last": [1, 3],
@@ -222,9 +222,13 @@ class Trial:
 
 
 def _outcome(store: Path) -> dict[str, Any]:
-    """The contents of a store that must not depend on kills, with the moves of its champion without their times."""
+    """The contents of a store that must not depend on kills, with the moves of its champion without their times.
+
+    Checkpoints are left out, as a requested stop saves one more, which takes the place of another.
+    """
     champion = read_sealed(Store(str(store)), CHAMPION) or {"moves": []}
-    return {**outcome(store), CHAMPION: [{**move, "time": None} for move in champion["moves"]]}
+    found = {name: each for name, each in outcome(store).items() if not CHECKPOINT.search(name)}
+    return {**found, CHAMPION: [{**move, "time": None} for move in champion["moves"]]}
 
 
 def main(number: int = 100, seed: int = 0) -> int:
