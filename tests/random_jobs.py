@@ -2,8 +2,8 @@
 
 Draws settings for a small job of each kind until its schema accepts them. Trains it undisturbed, and in another store
 with kills and requested stops at random instants. Both stores must hold the same except for checkpoints, no staging
-folder may be left, and `explain` must find nothing left to do. A job may be refused once its data is known, such as for its number of steps.
-Prints the jobs, and what is wrong with its settings.
+folder may be left, and `explain` must find nothing left to do. A job may be refused once its data is known, such as for
+its number of steps. Prints the jobs, and what is wrong with its settings.
 """
 
 import json
