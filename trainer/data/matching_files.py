@@ -39,7 +39,7 @@ def find_local(pattern: str) -> Iterator[LocalFile]:
         yield LocalFile(pattern, os.path.basename(pattern), os.path.realpath(pattern), os.stat(pattern))
         return
     parts = pattern.split(os.sep)
-    fixed = next((number for number, part in enumerate(parts) if MAGIC.search(part)), len(parts))
+    fixed = _count_fixed(parts)
     folder = os.sep.join(parts[:fixed])
     if fixed < len(parts) and os.path.isdir(folder or os.sep):
         for path, real in _below(folder, os.path.realpath(folder or os.sep), parts[fixed:], ()):
@@ -47,6 +47,11 @@ def find_local(pattern: str) -> Iterator[LocalFile]:
                 status = os.stat(path)
             _require_utf8(path)
             yield LocalFile(path, path[len(folder) + 1 :], real, status)
+
+
+def _count_fixed(parts: Sequence[str]) -> int:
+    """The number of parts before the first one with a pattern."""
+    return next((number for number, part in enumerate(parts) if MAGIC.search(part)), len(parts))
 
 
 def _require_utf8(path: str) -> None:
@@ -96,7 +101,7 @@ def find_remote(fs: Any, pattern: str) -> dict[str, Any]:
         found: dict[str, Any] = fs.glob(pattern, detail=True)
         return found
     parts = pattern.split("/")
-    fixed = next((number for number, part in enumerate(parts) if MAGIC.search(part)), len(parts))
+    fixed = _count_fixed(parts)
     if fixed == len(parts):
         with suppress(FileNotFoundError), credentials_explained():
             return {pattern: fs.info(pattern)}

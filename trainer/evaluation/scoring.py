@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from trainer.common.stopping import check_stop
+from trainer.models.layers import in_mode
 from trainer.records.evaluations import Sample
 from trainer.training.runtime import Runtime
 from trainer.training.sharding import is_sharded
@@ -35,17 +36,14 @@ def rounds(
     model: nn.Module, samples: int, batch: int, runtime: Runtime, advance: Callable[[int], None] = nothing
 ) -> Iterator[Round]:
     """Yield rounds over `samples` samples with the model in evaluation mode; every rank gets every round."""
-    was_training, divided = model.training, is_sharded(model)
-    model.eval()
-    try:
+    divided = is_sharded(model)
+    with in_mode(model, training=False):
         for first in range(0, samples, runtime.ranks * batch):
             runtime.check_stop()
             whole = range(first, min(first + runtime.ranks * batch, samples))
             share = whole[runtime.rank * batch : (runtime.rank + 1) * batch]
             yield Round(share, share or range(1 if divided else 0))
             advance(len(whole))
-    finally:
-        model.train(was_training)
 
 
 @torch.no_grad()
