@@ -199,8 +199,8 @@ class Trial:
         signum, running = self._draw.choice([signal.SIGKILL, signal.SIGTERM]), self._start(self._killed)
         time.sleep(after)
         send(running.pid, signum, group=False)
-        self.kills += 1
         ended = running.end_within(60.0)
+        self.kills += ended.status != 0  # else it had finished before
         usual = {signal.SIGKILL: {-signal.SIGKILL, 0}, signal.SIGTERM: {EXIT_PREEMPTED, -signal.SIGTERM, 0}}[signum]
         return "" if ended.status in usual else f"{signum.name} ended it with {ended.status}:\n{ended.stderr[-3000:]}"
 
