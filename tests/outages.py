@@ -103,13 +103,7 @@ class Outages:
         )
 
     def _outcome(self, store: Store) -> dict[str, Any]:
-        copy = Path(store.url)
-        if store.local is None:
-            copy = self._folder / f"copy-{self._number}"
-            for file in store.walk():
-                (copy / file.key).parent.mkdir(parents=True, exist_ok=True)
-                (copy / file.key).write_bytes(store.read_bytes(file.key))
-        return {name: value for name, value in outcome(copy, store.url).items() if not name.startswith(".staging")}
+        return {name: value for name, value in outcome(store.url).items() if not name.startswith(".staging")}
 
 
 def stage_of(store: Store) -> str:

@@ -1,12 +1,14 @@
 """Kill jobs with random settings: `python -m tests.random_jobs [N [SEED]]`.
 
-Draws settings for a small job of each kind until its schema accepts them. Trains it undisturbed, and in another store
-with kills and requested stops at random instants. Both stores must hold the same except for checkpoints, no staging
-folder may be left, and `explain` must find nothing left to do. A job may be refused once its data is known, such as for
-its number of steps. Prints the jobs, and what is wrong with its settings.
+Draws settings for a small job of each kind until its schema accepts them. Trains it undisturbed in a local store, and
+with kills and requested stops at random instants in another, half of the time on a real S3 server. Both stores must
+hold the same except for checkpoints, no staging folder may be left, and `explain` must find nothing left to do. A job
+may be refused once its data is known, such as for its number of steps. Prints the jobs, and what is wrong with its
+settings.
 """
 
 import json
+import os
 import random
 import re
 import signal
@@ -22,6 +24,7 @@ from typing import Any
 
 from tests.processes import Running, start_warm
 from tests.proof import tell
+from tests.s3 import S3Server, s3_server
 from tests.soak import outcome
 from tests.stops import send
 from tests.support import small_values, with_changes, write_config, write_corpora
@@ -38,6 +41,9 @@ from trainer.store.storage import Store
 
 Settings = dict[str, list[Any]]
 """The values to draw from, by a setting's path, joined by two underscores."""
+
+ON_S3 = 0.5
+"""The share of the interrupted jobs whose store is on S3."""
 
 CHANGED = 0.3
 """The share of the settings that a job changes."""
@@ -138,8 +144,9 @@ OF_KIND: dict[str, Settings] = {
 class Jobs:
     """Data and models of small jobs of all kinds, in a folder, and how a job of a kind is written there."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, server: S3Server) -> None:
+        self.folder, self.server = folder, server
+        self.env = {**server.env, "HEADRACE_CACHE": str(folder / "cache")}
         raw, model = write_corpora(folder / "raw"), chat_model(folder / "llama")
         pairs, chats = write_pairs(folder / "pairs"), write_chats(folder / "chats")
         preferences = write_preferences(folder / "preferences")
@@ -157,12 +164,12 @@ class Jobs:
             changed = [name for name in settings if draw.random() < CHANGED]
             changes = {**draw.choice(LENGTHS), **{name: draw.choice(settings[name]) for name in changed}}
             with suppress(ConfigError):
-                self.job(kind, changes, self.folder / "store")
+                self.job(kind, changes, str(self.folder / "store"))
                 return changes
 
-    def job(self, kind: JobKind, changes: Mapping[str, Any], store: Path) -> RunJob:
+    def job(self, kind: JobKind, changes: Mapping[str, Any], store: str) -> RunJob:
         """The job with these changes; raises `ConfigError` for settings that do not fit together."""
-        values = with_changes(self._values[kind.name](store), deepcopy(changes))
+        values = with_changes(self._values[kind.name](Path()), {"store": store, **deepcopy(changes)})
         job: RunJob = validate_job(kind.schema, values, "random settings")
         return job
 
@@ -171,10 +178,13 @@ class Trial:
     """One job: trained undisturbed, then with interruptions."""
 
     def __init__(self, jobs: Jobs, kind: JobKind, draw: random.Random) -> None:
-        self._draw = draw
+        self._draw, self._env = draw, jobs.env
         self.changes = jobs.draw(kind, draw)
         self._folder = Path(tempfile.mkdtemp(dir=jobs.folder))
-        self._clean, self._killed = (jobs.job(kind, self.changes, self._folder / name) for name in ("clean", "killed"))
+        self.on_s3 = draw.random() < ON_S3
+        killed = jobs.server.new_store() if self.on_s3 else str(self._folder / "killed")
+        self._clean = jobs.job(kind, self.changes, str(self._folder / "clean"))
+        self._killed = jobs.job(kind, self.changes, killed)
         self.kills = 0
 
     def run(self) -> str:
@@ -205,11 +215,10 @@ class Trial:
         return "" if ended.status in usual else f"{signum.name} ended it with {ended.status}:\n{ended.stderr[-3000:]}"
 
     def _compare(self) -> Iterator[str]:
-        clean, killed = Path(self._clean.store), Path(self._killed.store)
-        expected, found = _outcome(clean), _outcome(killed)
+        expected, found = _outcome(self._clean.store), _outcome(self._killed.store)
         if wrong := sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)):
             yield f"after {self.kills} kills, these differ: {', '.join(wrong)}"
-        yield from (f"left behind: {path}" for path in killed.glob(".staging/*"))
+        yield from (f"left behind: {file.key}" for file in Store(self._killed.store).walk(".staging"))
         for stage in explain_job(self._killed):
             if stage.verdict not in DONE:
                 yield f"explain calls {stage.stage} {stage.verdict}: {'; '.join(stage.reasons)}"
@@ -218,15 +227,15 @@ class Trial:
         config = write_config(
             self._folder / f"{Path(job.store).name}.yaml", job.model_dump(mode="json", exclude_unset=True)
         )
-        return start_warm(self._folder / "said", "trainer.__main__", config)
+        return start_warm(self._folder / "said", "trainer.__main__", config, env=self._env)
 
 
-def _outcome(store: Path) -> dict[str, Any]:
+def _outcome(store: str) -> dict[str, Any]:
     """The contents of a store that must not depend on kills, with the moves of its champion without their times.
 
     Checkpoints are left out, as a requested stop saves one more, which takes the place of another.
     """
-    champion = read_sealed(Store(str(store)), CHAMPION) or {"moves": []}
+    champion = read_sealed(Store(store), CHAMPION) or {"moves": []}
     found = {name: each for name, each in outcome(store).items() if not CHECKPOINT.search(name)}
     return {**found, CHAMPION: [{**move, "time": None} for move in champion["moves"]]}
 
@@ -234,8 +243,9 @@ def _outcome(store: Path) -> dict[str, Any]:
 def main(number: int = 100, seed: int = 0) -> int:
     """Run the trials and print the figures; return 1 if anything went wrong."""
     seen, kills = Counter[str](), 0
-    with tempfile.TemporaryDirectory(prefix="headrace-random-") as name:
-        jobs = Jobs(Path(name))
+    with tempfile.TemporaryDirectory(prefix="headrace-random-") as name, s3_server(Path(name)) as server:
+        jobs = Jobs(Path(name), server)
+        os.environ.update(jobs.env)
         for each in range(seed, seed + number):
             draw = random.Random(each)
             kind = draw.choice(KINDS)
@@ -244,7 +254,7 @@ def main(number: int = 100, seed: int = 0) -> int:
             kills += trial.kills
             verdict = "refused" if wrong.startswith(REFUSED) else "wrong" if wrong else "right"
             seen[verdict] += 1
-            print(f"{each} {kind.name}: {wrong or 'the same'}", flush=True)
+            print(f"{each} {kind.name}{' on S3' * trial.on_s3}: {wrong or 'the same'}", flush=True)
             if verdict == "wrong":
                 print(f"  {json.dumps(trial.changes)}", flush=True)
     print(", ".join(f"{what} {count}" for what, count in sorted(seen.items())))

@@ -33,6 +33,7 @@ from tests.support import (
     write_corpora,
 )
 from trainer.common.errors import EXIT_PREEMPTED
+from trainer.store.storage import Store
 
 RUN = Path("runs", "soak")
 
@@ -138,9 +139,20 @@ def committed(store: Path) -> int:
     return int(json.loads(pointer.read_text())["step"]) if pointer.exists() else 0
 
 
-def outcome(store: Path, named: str | None = None) -> dict[str, Any]:
-    """The contents of a store, or of a copy, that must not depend on kills; `named` is the job's name for it."""
-    return {**published(store, named or str(store)), "curve": curve(store), "held-out losses": held_out_losses(store)}
+def outcome(url: str | Path) -> dict[str, Any]:
+    """The contents of a store that must not depend on kills."""
+    store = Store(str(url))
+    with tempfile.TemporaryDirectory(prefix="headrace-copy-") as name:
+        folder = Path(url) if store.local is not None else _copied(store, Path(name))
+        contents = published(folder, store.url)
+        return {**contents, "curve": curve(folder), "held-out losses": held_out_losses(folder)}
+
+
+def _copied(store: Store, folder: Path) -> Path:
+    for file in store.walk():
+        (folder / file.key).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file.key).write_bytes(store.read_bytes(file.key))
+    return folder
 
 
 def main(kills: int = 200, seed: int = 0) -> int:
