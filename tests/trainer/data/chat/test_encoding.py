@@ -20,6 +20,7 @@ from tests.trainer.small_tokenizers import byte_level_bpe, docstrings, unigram, 
 from trainer.common.errors import ArtifactError, ConfigError, PipelineError, RecordError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.chat import ChatDataConfig
+from trainer.data.chat.encoded import BLOCK, open_chat
 from trainer.data.chat.encoder import ChatEncoder, load_chat_encoder, warn_of_other_prompt
 from trainer.data.chat.messages import CONVERSATION, PAIR, Form, read_conversation, read_records
 from trainer.data.chat.rendering import Message
@@ -465,6 +466,28 @@ def test_a_damaged_set_becomes_what_it_was_or_stays_as_it_is(template: str, tmp_
     with pytest.raises(ArtifactError, match="rebuilding it gives other content"):
         encode_conversations(job, silent())
     assert ((folder / "train.arrow").read_bytes(), (folder / "manifest.json").read_bytes()) == (intact[:-1], manifest)
+
+
+ANSWERS_ONLY = (
+    "{% for message in messages %}{% if message['role'] == 'assistant' %}"
+    "{% generation %}{{ message['content'] + eos_token }}{% endgeneration %}{% endif %}{% endfor %}"
+)
+"""Begins with the answer, whose first token is not predicted from anything."""
+
+
+@pytest.mark.parametrize("count", [1, BLOCK, BLOCK + 1])
+def test_every_conversation_is_written_and_its_predicted_tokens_are_counted(count: int, tmp_path: Path) -> None:
+    answers = [f"It is number {number}." for number in range(count)]
+    rows = [{"prompt": f"Which is it? {answer}", "completion": answer} for answer in answers]
+    for split in ("train", "validation"):
+        write_rows(tmp_path / f"{split}.jsonl", rows)
+    model = chat_model(tmp_path / "model", template=ANSWERS_ONLY)
+    job = chat_job(tmp_path, tmp_path / "store", model, data__test=None)
+    splits = open_chat(Store(job.store), encode_conversations(job, silent(), model).key).splits
+    expected = [chat_tokenizer()(answer + END_OF_TEXT).input_ids for answer in answers]
+    for split in splits.values():
+        assert [split.read(number)[0].tolist() for number in range(len(split))] == expected
+        assert split.answer_tokens.tolist() == [len(ids) - 1 for ids in expected]
 
 
 def test_skipped_conversations_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
