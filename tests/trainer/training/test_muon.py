@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
+from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from tests.support import NO_DROPOUT, SMALL_MODEL, cpu_runtime, curve, final_bytes, rate_at, small_job
 from tests.tiny_models import new_model, tiny_config
@@ -122,6 +123,23 @@ def test_what_is_no_matrix_of_a_block_is_adamws(raw: Path, tmp_path: Path) -> No
     assert muon | set().union(*adamw) == set(names.values())
     assert optimizer.param_groups[-1]["lr"] == job.training.learning_rate
     assert optimizer.param_groups[-1]["adjust_lr_fn"] == "match_rms_adamw"
+
+
+def test_muon_takes_its_settings(raw: Path, tmp_path: Path) -> None:
+    given = {"momentum": 0.8, "nesterov": False, "ns_steps": 3}
+    job = muon_job(raw, tmp_path, training__muon=given, training__weight_decay=0.2)
+    model = build_model(job.model, resolve_config(job.model, VOCABULARY, 32), 0)
+    muon = make_optimizer(model, job.training).param_groups[-1]
+    assert {name: muon[name] for name in given} == given
+    assert muon["weight_decay"] == 0.2
+
+
+def test_a_table_in_a_block_is_no_matrix() -> None:
+    model = AutoModelForSequenceClassification.from_config(AutoConfig.for_model(**tiny_config("t5")))
+    tables = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
+    biases = {p for name, p in model.named_parameters() if name.endswith("relative_attention_bias.weight")}
+    assert biases and biases <= tables
+    assert block_matrices(model) and not block_matrices(model) & tables
 
 
 def test_a_job_without_muon_names_its_run_as_before_and_one_with_it_by_its_settings(

@@ -1,6 +1,7 @@
 """One optimizer step against plain computations of the same."""
 
 import copy
+import math
 from typing import Any
 
 import pytest
@@ -100,6 +101,24 @@ def test_step_clips_the_norm_of_the_whole_gradient_as_torch_does(
 def test_step_leaves_no_gradient_behind(model: PreTrainedModel, windows_BT: torch.Tensor, runtime: Runtime) -> None:
     take_step(model, windows_BT, 2, 1.0, runtime)
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_a_gradient_that_is_not_finite_changes_neither_weights_nor_rate(
+    value: float, model: PreTrainedModel, windows_BT: torch.Tensor, runtime: Runtime
+) -> None:
+    model.get_input_embeddings().weight.register_hook(lambda gradient: gradient.fill_(value))
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    training = settings(schedule="linear", warmup_steps=0)
+    optimizer = runtime.accelerator.prepare_optimizer(make_optimizer(model, training))
+    schedule = make_schedule(optimizer, training, STEPS)
+    batch = Batch([{"input_ids": windows_BT}], 4 * 15, 64)
+    outcome = train_step(CausalLMLoss(model), optimizer, schedule, batch, 1.0, runtime)
+    assert outcome.skipped and not math.isfinite(outcome.grad_norm)
+    assert schedule.get_last_lr() == [training.learning_rate] * 2
+    assert not optimizer.state, "AdamW's means are as before"
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
 
 
 def test_weight_decay_is_set_for_matrices_and_spares_biases_and_norms(model: PreTrainedModel) -> None:
