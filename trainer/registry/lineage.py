@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from trainer.common.display import tell_nearest
 from trainer.common.errors import ArtifactError, PipelineError, RunError
-from trainer.data.raw_files import digest_stretch, unreadable
+from trainer.data.raw_files import digest_stretch, reading
 from trainer.models.pretrained import digest_files, require_one_meaning
 from trainer.records.basis import by_file, describe_file, labelled_digests
 from trainer.records.run_names import find_run_name, run_at
@@ -38,6 +38,7 @@ from trainer.store.names import (
     PLAN,
     TENSORBOARD,
 )
+from trainer.store.remedies import credentials_explained
 from trainer.store.storage import Store
 from trainer.training.job_progress import last_step
 from trainer.training.metrics_reader import ROLLBACK, read_records
@@ -307,12 +308,12 @@ def check_file(file: dict[str, Any]) -> Finding:
     pieces = file.get("pieces") or [{"start": 0, "end": sys.maxsize, "sha256": file["sha256"]}]
     bounds = [(piece["start"], piece["end"], piece["sha256"]) for piece in pieces]
     bounds[-1] = (bounds[-1][0], sys.maxsize, bounds[-1][2])
-    try:
-        same = all(digest_stretch(path, start, end) == sha256 for start, end, sha256 in bounds)
-    except FileNotFoundError:
-        return Finding("raw file", path, "gone")
-    except IsADirectoryError:
-        return Finding("raw file", path, "changed", "it is a folder now")
-    except OSError as error:
-        raise unreadable(path, error) from error
+    with reading(path):
+        try:
+            with credentials_explained():  # a missing file that provides them is not a missing raw file
+                same = all(digest_stretch(path, start, end) == sha256 for start, end, sha256 in bounds)
+        except FileNotFoundError:
+            return Finding("raw file", path, "gone")
+        except IsADirectoryError:
+            return Finding("raw file", path, "changed", "it is a folder now")
     return Finding("raw file", path, "same" if same else "changed")

@@ -16,6 +16,7 @@ from trainer.config.corpora import CorpusConfig
 from trainer.data.raw_files import open_bytes, reading
 from trainer.data.sources import find_sources
 from trainer.kinds.pretraining.preflight import preflight
+from trainer.registry.lineage import check_file
 from trainer.store import remote
 from trainer.store.probes import check_writable
 from trainer.store.storage import Store
@@ -126,7 +127,7 @@ def test_a_bucket_whose_credentials_cannot_be_provided_does_not_look_empty(
     asked = [
         lambda: store.exists("a/b"), lambda: store.names("a"), lambda: store.read_json("a/b"),
         lambda: list(store.walk()), lambda: store.write_bytes("a/c", b"x"), lambda: store.create("a/c", b"x"),
-        lambda: store.delete("a"),
+        lambda: store.delete("a"), lambda: check_file({"path": f"{url}/a/b", "sha256": "0123"}),
         *(lambda path=path: find_sources(CorpusConfig(name="raw", paths=[f"{url}/{path}"])) for path in ("a/b", "*/*")),
     ]  # fmt: skip
     for ask in asked:
