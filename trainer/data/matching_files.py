@@ -108,7 +108,8 @@ def find_remote(fs: Any, pattern: str) -> dict[str, Any]:
         return {}
     matches = re.compile(glob_translate(pattern)).match
     entries = _listed(fs, "/".join(parts[:fixed]), parts[fixed:])
-    return {entry["name"]: entry for entry in entries if matches(entry["name"])}
+    # A bucket's console marks an empty folder by an empty object whose name ends in a slash.
+    return {entry["name"]: entry for entry in entries if matches(entry["name"]) and not entry["name"].endswith("/")}
 
 
 def _listed(fs: Any, folder: str, parts: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -267,6 +267,16 @@ def test_an_object_whose_name_would_mean_an_archive_is_refused(s3: S3Server) -> 
         find_sources(corpus_of(f"{store.url}/*.txt"))
 
 
+def test_the_marker_of_an_empty_folder_is_no_raw_file(s3: S3Server) -> None:
+    store = Store(s3.new_store())
+    store.write_bytes("raw/x/a.txt", b"text")
+    fs, bucket, prefix = fsspec.filesystem("s3"), *store.url.removeprefix("s3://").split("/", 1)
+    for name in ("raw/", "raw/x/", "raw/y/"):
+        fs.call_s3("put_object", Bucket=bucket, Key=f"{prefix}/{name}")
+    (source,) = find_sources(corpus_of(f"{store.url}/raw/**"))
+    assert source.key == "x/a.txt"
+
+
 PATTERNS = [
     "**", "*", "*/*.txt", "?/*.txt", "**/*.txt", "a/**", "a/*", "*/b/*", "*/b/**", "[ab]/x*.txt", "a/x*", "a/x.txt",
     "x*", "*/", "a/b", "none/*", "*x/*",
