@@ -136,12 +136,7 @@ class SourceFile:
 def open_raw(path: str) -> IO[bytes]:
     """Open a raw file, decompressed if needed."""
     compression = compression_of(path)
-    if compression in ("zip", "zstd", *DECOMPRESSORS):
-        return unpack(open_bytes(path), compression)
-    if compression is not None:
-        unpacked: IO[bytes] = fsspec.open(path, "rb", compression=compression).open()
-        return unpacked
-    return open_bytes(path)
+    return open_bytes(path) if compression is None else unpack(open_bytes(path), compression)
 
 
 def unpack(file: IO[bytes], compression: str) -> IO[bytes]:
@@ -154,8 +149,9 @@ def unpack(file: IO[bytes], compression: str) -> IO[bytes]:
         return _Member(file)
     if compression in DECOMPRESSORS:
         return io.BufferedReader(_Streams(file, DECOMPRESSORS[compression]))
-    unpacked: IO[bytes] = compr[compression](file, mode="rb")
-    return unpacked
+    unpacked: Any = compr[compression](file, mode="rb")
+    unpacked.myfileobj = file  # which `GzipFile` closes when it is closed
+    return cast(IO[bytes], unpacked)
 
 
 DECOMPRESSORS: dict[str, Callable[[], Any]] = {

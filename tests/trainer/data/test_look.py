@@ -161,6 +161,13 @@ def test_records_that_are_read_as_text_are_told(
     assert f"some files have the format {form}, but they are read as text" in caplog.text
 
 
+@pytest.mark.parametrize("ending", PACKINGS)
+def test_a_name_with_two_colons_is_that_of_a_file(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"std::vector.txt{ending}"
+    path.write_bytes(PACKINGS[ending](TEXT.encode()))
+    look(path)
+
+
 @pytest.mark.parametrize(("ending", "mode"), [(".tar", "w"), (".tar.gz", "w:gz")])
 def test_an_archive_is_no_text(ending: str, mode: str, tmp_path: Path) -> None:
     path = tmp_path / f"a{ending}"
