@@ -173,7 +173,7 @@ def pin(store: Store, name: str) -> str:
             store.delete(f"{PINS}/{key}")
         problem = "was removed, or is being removed" if removing else "does not exist"
         kind, _, named = key.partition("/")
-        hint = tell_nearest(named, store.names(kind))
+        hint = tell_nearest(named, sorted({*store.names(kind)} - {named}))
         raise ArtifactError(f"cannot pin {store.path(key)}: it {problem}; {hint}")
     return key
 

@@ -176,7 +176,8 @@ def test_a_tokenizer_that_is_published_during_a_removal_keeps_what_it_was_traine
 def test_a_pin_outlives_an_attempt_to_pin_what_is_missing_meanwhile(any_store: Store) -> None:
     key = pin(any_store, add_encoded(any_store, "pairs"))
     any_store.delete(key)
-    with pytest.raises(ArtifactError, match=r"cannot pin .*removed"):
+    any_store.write_bytes(f"{key}/train.arrow", b"not removed yet")
+    with pytest.raises(ArtifactError, match=r"cannot pin .*removed; there is none"):
         pin(any_store, key)
     assert pinned(any_store) == {key}
 
