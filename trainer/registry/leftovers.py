@@ -1,17 +1,22 @@
 """Find and remove what killed processes left in a store; print leftovers and garbage."""
 
+import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from trainer.common.display import plural, show_json
+from trainer.common.errors import StorageError
 from trainer.records.lease import is_held
 from trainer.records.run_names import DATA_FOLDERS
 from trainer.store.local import Stored
 from trainer.store.manifest import MANIFEST
 from trainer.store.private_folders import LOCK, STAGING
 from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
+
 
 ARTIFACT = re.compile(
     rf"(?P<folder>({'|'.join((*DATA_FOLDERS, 'predictions'))})/[^/]+"
@@ -49,13 +54,22 @@ GARBAGE: Nouns = ("unreferenced folder", "unreferenced folders")
 
 
 def find_leftovers(store: Store, older_than: timedelta = OLD) -> list[Leftover]:
-    """The leftovers last written to longer ago than this. Lists the whole store once."""
-    latest = datetime.now(UTC) - older_than
-    uploads = (
-        Leftover("partial upload", each.key, each.size, each.modified, each.upload)
-        for each in store.unfinished_uploads()
-    )
-    found = [left for left in [*_without_manifest(store), *uploads] if left.modified < latest]
+    """The leftovers last written to longer ago than this. Lists the whole store once.
+
+    Warns if partial uploads cannot be listed, for which servers require permissions of their own.
+    """
+    latest, uploads = datetime.now(UTC) - older_than, list[Stored]()
+    try:
+        uploads = store.unfinished_uploads()
+    except StorageError as error:
+        if error.transient:
+            raise
+        log.warning(
+            "%s; for S3, also s3:ListBucketMultipartUploads and s3:ListMultipartUploadParts; only other leftovers are "
+            "found", error,
+        )  # fmt: skip
+    partial = (Leftover("partial upload", each.key, each.size, each.modified, each.upload) for each in uploads)
+    found = [left for left in [*_without_manifest(store), *partial] if left.modified < latest]
     return sorted((left for left in found if not _is_of_a_held_run(store, left.key)), key=lambda left: left.key)
 
 

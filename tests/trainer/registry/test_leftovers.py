@@ -9,8 +9,9 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from tests.faults import faulty
 from tests.headrace import headrace
-from tests.s3 import S3Server
+from tests.s3 import S3Server, fresh_clients
 from tests.support import small_job
 from tests.trainer.made import prepare
 from trainer.common.errors import StorageError
@@ -101,6 +102,18 @@ def test_half_an_upload_is_found_and_given_up(s3: S3Server, capsys: pytest.Captu
     assert "1 leftover, 5.0 MB: removed" in capsys.readouterr().out
     assert Store(url).unfinished_uploads() == []
     assert len(Store(f"{url}-other").unfinished_uploads()) == 1
+
+
+def test_leftovers_are_found_where_uploads_may_not_be_listed(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with faulty(s3.address, share=0, latency=0) as (address, faults), fresh_clients():
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        store = Store(s3.new_store())
+        store.write_bytes("shards/code-1/half.bin", b"half")
+        faults.always, faults.only = "denied", b"?uploads"
+        assert [left.key for left in find_leftovers(store, NOW)] == ["shards/code-1"]
+    assert "Access Denied" in caplog.text and "s3:ListBucketMultipartUploads" in caplog.text
 
 
 def test_the_command_removes_only_when_it_is_told_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
