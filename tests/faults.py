@@ -26,6 +26,7 @@ ANSWERS = {
     "archived": (403, "The operation is not valid for the object's storage class", "InvalidObjectState"),
     "denied": (403, "Access Denied", "AccessDenied"),
     "elsewhere": (400, "The region 'us-east-1' is wrong; expecting 'eu-central-1'", "AuthorizationHeaderMalformed"),
+    "redirected": (301, "Moved Permanently", "PermanentRedirect"),
     "no conditions": (501, "A header you provided implies functionality that is not implemented", "NotImplemented"),
 }
 """The answer to each such request; with "no conditions" only to conditional ones."""

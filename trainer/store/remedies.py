@@ -15,7 +15,7 @@ OF_LOCAL = {
     errno.ENOTDIR: "choose a folder, not a file, for the store",
 }
 
-REGION = "check that AWS_DEFAULT_REGION is the region of the bucket"
+REGION = "check that AWS_DEFAULT_REGION and AWS_ENDPOINT_URL are those of the bucket"
 
 OF_S3 = {
     "InvalidObjectState": "restore the object from its archive, or copy it to another storage class",
@@ -40,20 +40,28 @@ def is_of_remote(error: Exception) -> bool:
     return bool(libraries & {"botocore", "aiohttp"}) or str(error).startswith(INVALID_ENDPOINT)
 
 
-PROVIDERS = "aiobotocore.credentials"
-"""The module that runs the programs and reads the files that provide credentials."""
+PROVIDERS, REDIRECTS = "aiobotocore.credentials", "aiobotocore.utils"
+"""The modules that run the programs and read the files that provide credentials, and that follow redirects."""
 
 
 @contextmanager
 def credentials_explained() -> Iterator[None]:
     """Convert errors of this machine's programs and files that provide credentials, of which one that is missing would
-    look like a missing object, into botocore's error for them.
+    look like a missing object, into botocore's error for them; and the endless recursion after a redirect of the server
+    that names no region.
     """
     try:
         yield
     except Exception as error:
-        frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-        if is_of_remote(error) or not any(frame.f_globals.get("__name__") == PROVIDERS for frame in frames):
+        modules = {frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)}
+        if "recursion" in str(error) and REDIRECTS in modules:
+            from botocore.exceptions import ClientError
+            from s3fs.errors import translate_boto_error
+
+            said = {"Code": "PermanentRedirect", "Message": "the server redirects requests, and names no region"}
+            redirected = ClientError({"Error": said}, "any")
+            raise translate_boto_error(redirected) from redirected
+        if is_of_remote(error) or PROVIDERS not in modules:
             raise
         from botocore.exceptions import CredentialRetrievalError
 
@@ -72,14 +80,16 @@ def remedy_of_s3(error: Exception, wanted: str) -> str | None:
     credentials must permit.
     """
     answer = getattr(error.__cause__ or error, "response", None)  # s3fs raises its own errors from botocore's
-    if isinstance(answer, dict) and (remedy := OF_S3.get(answer.get("Error", {}).get("Code"))):
+    code = answer.get("Error", {}).get("Code", "") if isinstance(answer, dict) else ""
+    if remedy := OF_S3.get(code):
         return remedy
-    # For a request without a body, S3 reports an expired token only as `Bad Request`.
+    # The answer to HEAD has no body with a code; an expired token, for example, is only a `Bad Request`.
+    others = "; or this machine's clock or AWS_DEFAULT_REGION is wrong" if code in ("400", "403") else ""
     named = any(word in type(error).__name__ for word in ("redentials", "Token"))
     if isinstance(error, PermissionError) or named or "Bad Request" in str(error):
         return (
             "check the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or a role) and that they "
-            f"may {wanted} there"
+            f"may {wanted} there{others}"
         )
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if "CredentialRetrievalError" in kinds:

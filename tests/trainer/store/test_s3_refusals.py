@@ -1,5 +1,6 @@
 """An S3 server that says no: one message with the operation, the bucket and the key, and no secret."""
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -200,11 +201,31 @@ def test_a_wrong_clock_and_a_wrong_region_are_named(
     with faulty(s3.address, share=0, latency=0) as (address, faults):
         environment.setenv("AWS_ENDPOINT_URL", address)
         store = Store(s3.new_store())
+        raw = CorpusConfig(name="raw", paths=[store.path("a.txt")])
         faults.always = fate
         for operation in (lambda: check_writable(store), lambda: store.read_bytes("a/b"), lambda: store.names("a")):
             with pytest.raises(StorageError, match=rf"cannot (write|read|list) s3://.*; .*{hint}") as raised:
                 operation()
             assert "credentials" not in str(raised.value)
+        for operation in (lambda: store.exists("a/b"), lambda: find_sources(raw)):
+            with pytest.raises((StorageError, CorpusError), match=hint):  # to HEAD the server gives no code
+                operation()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_redirect_without_a_region_is_an_error_that_lasts(s3: S3Server, environment: pytest.MonkeyPatch) -> None:
+    with faulty(s3.address, share=0, latency=0) as (address, faults):
+        environment.setenv("AWS_ENDPOINT_URL", address)
+        store = Store(s3.new_store())
+        raw = CorpusConfig(name="raw", paths=[f"{store.url}/*.txt"])
+        faults.always = "redirected"
+        said = r"s3://.*: the server redirects requests, and names no region; .*AWS_DEFAULT_REGION and AWS_ENDPOINT_URL"
+        for operation in (lambda: store.names("a"), lambda: store.exists("a/b"), lambda: find_sources(raw)):
+            with pytest.raises((StorageError, CorpusError), match=said) as raised:
+                operation()
+            assert not raised.value.transient
+            del raised
+            gc.collect()  # connections that botocore's recursion does not close
 
 
 @pytest.mark.parametrize(
