@@ -45,6 +45,11 @@ def carry_out(
 
             dry_run(jobs[0], as_json, of.needs)  # checks and plan do not depend on the seed
             return
+        if isinstance(job, PrepareJob):
+            with loading():
+                from trainer.data.sources import require_local
+            for corpus in job.data.corpora:
+                require_local(corpus)
         server = start_loading()
         if (first := _needed_first(job)) is not None:
             load_early(*first)

@@ -98,6 +98,8 @@ def test_a_dry_run_of_a_preparation_says_how_much_text_there_is(
         ("prepare_data", "data.tokenizer.vocab=1", "data.tokenizer.vocab: unknown key; did you mean 'vocab_size'?"),
         ("train_model", "training.max_steps", "'training.max_steps' is not key=value"),
         ("data_to_model", "data.corpora.5.name=x", "'data.corpora.5.name=x' cannot be set"),
+        ("data_to_model", "data.corpora.1.paths=[nowhere/*]", "corpus 'docs': no file matches 'nowhere/*'; check"),
+        ("prepare_data", "data.corpora.0.paths=[/proc/self]", "'/proc/self' is a folder; list its files with"),
     ),
 )
 def test_a_bad_word_is_refused_before_a_server_is_asked(

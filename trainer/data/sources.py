@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NoReturn
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
@@ -53,15 +53,21 @@ def find_sources(corpus: CorpusConfig, what: str = "corpus") -> list[SourceFile]
     found: dict[str, SourceFile] = {}
     for pattern in corpus.paths:
         with reading(pattern):
-            matches = list(_match(pattern))
-            if not matches:
-                raise CorpusError(f"{what} {corpus.name!r}: {_no_match(pattern)}")
+            matches = list(_match(pattern)) or _refuse(corpus, pattern, what)
         for real, source in matches:
             if real not in found or source.path == real:
                 found[real] = source
     if not sum(source.size for source in found.values()):
         raise CorpusError(f"{what} {corpus.name!r} is empty: {len(found)} files, 0 bytes")
     return sorted(found.values(), key=lambda source: (source.key, source.path))
+
+
+def require_local(corpus: CorpusConfig) -> None:
+    """Raise `CorpusError` for a local path without matches: a quick check before libraries are loaded."""
+    for pattern in corpus.paths:
+        with reading(pattern):
+            if "://" not in pattern and next(_match(pattern), None) is None:
+                _refuse(corpus, pattern)
 
 
 def find_pieces(
@@ -162,17 +168,17 @@ def _match(pattern: str) -> Iterator[tuple[str, SourceFile]]:
             yield url, SourceFile(path=url, key=path[len(fixed) + 1 :], size=int(info["size"]), version=str(version))
 
 
-def _no_match(pattern: str) -> str:
-    """Why nothing matches, with advice."""
+def _refuse(corpus: CorpusConfig, pattern: str, what: str = "corpus") -> NoReturn:
+    """Raise the error of a path that nothing matches."""
     fs, full = fsspec.url_to_fs(pattern)
     if pattern and fs.isdir(full):
         folder = pattern.rstrip("/")
-        return (
-            f"{pattern!r} is a folder; list its files with {f'{folder}/*'!r}, or {f'{folder}/**'!r} to include "
-            "subfolders"
+        raise CorpusError(
+            f"{what} {corpus.name!r}: {pattern!r} is a folder; list its files with {f'{folder}/*'!r}, or "
+            f"{f'{folder}/**'!r} to include subfolders"
         )
     where = "the bucket or server, and the path" if "://" in pattern else "the path, relative to this folder"
-    return f"no file matches {pattern!r}; check {where}"
+    raise CorpusError(f"{what} {corpus.name!r}: no file matches {pattern!r}; check {where}")
 
 
 def _racy(source: SourceFile, now: float) -> bool:
