@@ -59,6 +59,7 @@ def check_address(text: str) -> None:
 
 MISTYPED = re.compile(
     r"(?:s3a?|gs|gcs|abfss?|az|hdfs|https?)(?::(?!//)|//)|(?:.*/)?\$\w|.*?(?:\$\{|\{\{)|[\w+]+::(?=.*://)"
+    r"|[A-Za-z]:\\"  # a folder of Windows, which Linux would create as one name
 )
 """The beginning of a place that would be taken for a folder, although a URL or a variable's value is meant."""
 

@@ -139,6 +139,7 @@ def test_a_store_without_a_place_is_refused(url: str) -> None:
         "a/${STORE}",
         "{{ store }}",
         "file::s3://b/p",
+        "C:\\data\\store",
     ],
 )
 def test_a_mistyped_store_is_no_folder(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
