@@ -1,6 +1,7 @@
 """What to do about an error of a store, by its number or code."""
 
 import errno
+import logging
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,6 +43,8 @@ def is_of_remote(error: Exception) -> bool:
 
 PROVIDERS, REDIRECTS = "aiobotocore.credentials", "aiobotocore.utils"
 """The modules that run the programs and read the files that provide credentials, and that follow redirects."""
+
+logging.getLogger(PROVIDERS).setLevel(logging.ERROR)  # it logs each attempt to renew valid ones with a traceback
 
 
 @contextmanager

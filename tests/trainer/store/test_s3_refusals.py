@@ -1,7 +1,11 @@
 """An S3 server that says no: one message with the operation, the bucket and the key, and no secret."""
 
 import gc
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import fsspec
@@ -137,6 +141,31 @@ def test_a_bucket_whose_credentials_cannot_be_provided_does_not_look_empty(
         ) as raised:
             ask()
         assert "check what provides the credentials" in str(raised.value) and raised.value.transient
+
+
+def test_credentials_that_are_valid_but_cannot_be_renewed_yet_are_used_in_silence(
+    s3: S3Server, environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    url = s3.new_store()
+    Store(url).write_bytes("a/b", b"text")
+    soon = (datetime.now(UTC) + timedelta(minutes=13)).isoformat()  # renewed from 15 minutes before the end on
+    found = {"Version": 1, "AccessKeyId": s3.env["AWS_ACCESS_KEY_ID"], "Expiration": soon}
+    found["SecretAccessKey"] = s3.env["AWS_SECRET_ACCESS_KEY"]
+    (tmp_path / "provider").write_text(f"#!/bin/sh\necho '{json.dumps(found)}'\nmv $0 $0.gone\n")
+    (tmp_path / "provider").chmod(0o755)
+    (tmp_path / "config").write_text(f"[default]\ncredential_process = {tmp_path}/provider\n")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        environment.delenv(name)
+    environment.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    environment.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    command = [
+        sys.executable,
+        "-c",
+        f"from trainer.store.storage import Store; print(Store({url!r}).read_bytes('a/b'))",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("b'text'\n", "")
+    assert not (tmp_path / "provider").exists()
 
 
 def test_whoever_may_not_write_there_is_told_so(s3: S3Server, environment: pytest.MonkeyPatch) -> None:
