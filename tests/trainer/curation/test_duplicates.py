@@ -113,6 +113,7 @@ def test_documents_go_that_a_plain_comparison_of_their_n_grams_finds_superfluous
         if seed % 3 == 0:
             texts += [" ".join(edited(words, share, draw)) for share in (0.01, 0.03, 0.06)]
             texts += [" ".join(words[draw.randrange(40) :]), " ".join([*words, *prose(seed + 1000, 40)])]
+            texts.append(" ".join([*words, *words[:60] * 3]))  # what is repeated counts once
     texts = draw.sample(texts, len(texts))
     path = write_documents(tmp_path / "a.jsonl", texts)
     job = curated_job(tmp_path / "store", {"one": str(path)}, {"exact": None, "near": near}, shards={"num_shards": 1})
