@@ -5,6 +5,7 @@ pair.
 import hashlib
 import random
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -263,21 +264,44 @@ def test_n_grams_that_are_damaged_or_gone_are_gathered_again(
     assert len(originals_of(job, decide(job).key, "one")) == 6
 
 
-def test_a_document_with_a_key_that_many_have_is_compared_with_some_of_them_and_that_is_counted(tmp_path: Path) -> None:
+def test_a_document_with_a_key_that_many_have_is_compared_with_the_next_in_length_and_that_is_counted(
+    tmp_path: Path,
+) -> None:
     words = prose(1, 100)
-    texts = [" ".join([*words, *prose(10 + number, 60)]) for number in range(150)]
-    path = write_documents(tmp_path / "a.jsonl", texts)
-    job = curated_job(tmp_path / "store", {"one": str(path)}, {"near": {"bands": 1, "rows": 1}})
+    texts = [" ".join([*words, *prose(10 + number, 60 + number % 30)]) for number in range(150)]
+    options = NearConfig(bands=1, rows=1)
+
+    def keys_of(texts: Sequence[str]) -> list[int]:
+        return [int(key) for key in Signature.of(options)(batch_of(texts))[KEYS][:, 0, 0]]
+
+    keys = keys_of(texts)
+    groups = Counter(keys)
+    (common, many), *_ = groups.most_common()
+    assert many > 33, "one key of most documents"
+    shortest = min((text for text, key in zip(texts, keys, strict=True) if key == common), key=len)
+    part = shortest.rpartition(" ")[0]
+    assert keys_of([part]) == [common]
+    path = write_documents(tmp_path / "a.jsonl", [*texts, part])
+    job = curated_job(tmp_path / "store", {"one": str(path)}, {"near": options.model_dump()})
     made = decide(job)
-    keys = Signature.of(NearConfig(bands=1, rows=1))(batch_of(texts))[KEYS][:, 0, 0]
-    groups = [count for count in np.unique(keys, return_counts=True)[1].tolist() if count > 1]
-    assert max(groups) > 33, "one key of most documents"
-    assert not originals_of(job, made.key, "one")
-    compared = read_decisions(Store(job.store), made.key).details["compared"]
-    assert compared == {
-        "pairs": sum(min(before, 32) for count in groups for before in range(count)),
-        "incomplete": sum(count - 33 for count in groups if count > 33),
+    assert originals_of(job, made.key, "one") == {len(texts): texts.index(shortest)}
+    assert read_decisions(Store(job.store), made.key).details["compared"] == {
+        "pairs": sum(min(before, 32) for count in groups.values() for before in range(count)) + 32,
+        "incomplete": sum(count - 33 for count in groups.values() if count > 33),
     }
+
+
+def test_documents_that_share_several_keys_are_compared_once(tmp_path: Path) -> None:
+    words = prose(1, 120)
+    texts = [" ".join([*words, *prose(2 + number, 60)]) for number in range(2)]
+    options = NearConfig(bands=20, rows=1)
+    keys = Signature.of(options)(batch_of(texts))[KEYS][:, :, 0]
+    assert (keys[0] == keys[1]).sum() > 1
+    path = write_documents(tmp_path / "a.jsonl", texts)
+    job = curated_job(tmp_path / "store", {"one": str(path)}, {"near": options.model_dump()})
+    made = decide(job)
+    assert reasons_of(job, made.key, "one") == ["kept", "kept"]
+    assert read_decisions(Store(job.store), made.key).details["compared"] == {"pairs": 1, "incomplete": 0}
 
 
 def test_an_exact_copy_names_the_first_copy_also_where_that_goes_as_a_near_duplicate(tmp_path: Path) -> None:

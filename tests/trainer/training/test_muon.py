@@ -29,7 +29,7 @@ from trainer.models.tokenizer import TokenizerInfo, load_tokenizer
 from trainer.pipelines.any_kind import train
 from trainer.records.plans import PreparedData
 from trainer.store.storage import Store
-from trainer.training.step import block_matrices, make_optimizer
+from trainer.training.step import block_matrices, make_optimizer, muon_matrices
 
 STEPS = 20
 VOCABULARY = TokenizerInfo(json="", sha256="", eos_id=0, max_id=299)
@@ -132,6 +132,19 @@ def test_muon_takes_its_settings(raw: Path, tmp_path: Path) -> None:
     muon = make_optimizer(model, job.training).param_groups[-1]
     assert {name: muon[name] for name in given} == given
     assert muon["weight_decay"] == 0.2
+
+
+def test_kernels_and_what_is_spared_from_decay_are_adamws() -> None:
+    model = new_model(tiny_config("mamba"))
+    muon = {
+        name.rpartition("layers.0.")[2]
+        for name, parameter in model.named_parameters()
+        if any(parameter is each for each in muon_matrices(model)) and ".layers.0." in name
+    }
+    assert {name.rsplit(".", 1)[-1] for name in muon} == {"weight"}
+    assert {name.removesuffix(".weight") for name in muon} == {
+        "mixer.in_proj", "mixer.x_proj", "mixer.dt_proj", "mixer.out_proj",
+    }  # fmt: skip
 
 
 def test_a_table_in_a_block_is_no_matrix() -> None:
