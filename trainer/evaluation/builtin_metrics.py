@@ -114,6 +114,8 @@ FIGURES: dict[str, Mapping[str, Figure]] = {
 }
 """The figures of each metric, by the names that the modules of `evaluate` use."""
 
+AT_MOST_ONE = {name for figures in FIGURES.values() for name in figures} - {"mse"}
+
 OF_NUMBERS = ("pearsonr", "spearmanr", "mse", "glue/stsb")
 SEVERAL = ("subset_accuracy", "f1_micro", "f1_macro")
 TAGS = (SEQEVAL, WORD_ACCURACY)

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
@@ -9,12 +10,13 @@ import torch
 from trainer.common.display import size
 from trainer.common.errors import ConfigError, StorageError
 from trainer.config.engines import RayEngine
-from trainer.config.evaluation import SelectionConfig
+from trainer.config.evaluation import PREFIX, SelectionConfig
 from trainer.config.labelled import FinetuneTrainingConfig
 from trainer.config.runs import RunJob
 from trainer.config.training import OptimizationConfig
 from trainer.data.step_plan import check_patience, divide_batch
-from trainer.evaluation.metrics import greater_is_better
+from trainer.evaluation.builtin_metrics import AT_MOST_ONE
+from trainer.evaluation.metrics import METRICS, greater_is_better
 from trainer.models.quantized import check_installed
 from trainer.store.checked_files import FOLDER, machine_cache
 from trainer.store.storage import Store
@@ -76,6 +78,7 @@ def check_optimization(job: RunJob) -> int:
     """
     training = job.training
     _check_direction(job)
+    _check_threshold(job)
     check_trackers(job.tracking)
     check_installed(getattr(job.model, "quantize", None))
     fewest, most = _plan_ranks(job)
@@ -100,6 +103,18 @@ def _check_direction(job: RunJob) -> None:
             f"evaluation.best_by and promotion.metric are both {gate.metric!r}, but by name or setting a "
             f"{'greater' if for_choice else 'smaller'} value is better for the first, and a "
             f"{'greater' if for_gate else 'smaller'} one for the second: set greater_is_better in both"
+        )
+
+
+def _check_threshold(job: RunJob) -> None:
+    """Raise `ConfigError` for a threshold in percent. Modules by path may measure in percent."""
+    gate, own = job.promotion, {*(getattr(job.evaluation, "metrics", None) or [])} - METRICS.keys()
+    if gate is None or gate.threshold is None or gate.threshold <= 1 or own:
+        return
+    if gate.metric in AT_MOST_ONE or re.fullmatch(f"{PREFIX}.*/acc(_norm)?", gate.metric):
+        raise ConfigError(
+            f"promotion.threshold is {gate.threshold:g}, but {gate.metric} is at most 1: set "
+            f"{gate.threshold / 100:g} for {gate.threshold:g} %"
         )
 
 

@@ -102,6 +102,28 @@ def test_a_figure_that_decides_twice_has_one_direction(tmp_path: Path, best: boo
 
 
 @pytest.mark.parametrize(
+    ("metrics", "metric", "threshold", "refused"),
+    [
+        (None, "accuracy", 95, "at most 1: set 0.95 for 95 %"),
+        (["f1"], "f1", 1.5, "at most 1: set 0.015 for 1.5 %"),
+        (None, "accuracy", 1, None),
+        (["mse"], "mse", 95, None),
+        (["own.py"], "accuracy", 95, None),
+    ],
+)
+def test_a_threshold_in_percent_is_refused_before_work(
+    tmp_path: Path, metrics: list[str] | None, metric: str, threshold: float, refused: str | None
+) -> None:
+    values = {
+        **finetune_job(tmp_path, tmp_path, "any").model_dump(mode="json"),
+        "evaluation": {"metrics": metrics},
+        "promotion": {"name": "lm", "metric": metric, "threshold": threshold},
+    }
+    with nullcontext() if refused is None else pytest.raises(ConfigError, match=refused):
+        check_optimization(FinetuneJob.model_validate(values))
+
+
+@pytest.mark.parametrize(
     ("loss", "ahead", "passed"),
     [
         (3.0, "+0.0000", True),
