@@ -123,8 +123,16 @@ def plural(value: int, noun: str, many: str | None = None) -> str:
     return f"{count(value)} {noun if value == 1 else many or noun + 's'}"
 
 
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Characters with which a raw or generated text could control a terminal."""
+
+
 def show(text: str) -> None:
-    """Print a text; a reader that stops early, such as `head`, is not an error."""
+    """Print a text, with control characters escaped in a terminal; a reader that stops early, such as `head`, is not an
+    error.
+    """
+    if sys.stdout.isatty():
+        text = CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, TextStreamer
 
+from trainer.common.display import show
 from trainer.common.errors import ConfigError
 from trainer.data.chat.encoded import ChatSplit
 from trainer.data.chat.encoder import ChatReader, load_chat_reader
@@ -228,14 +229,10 @@ def read_lines() -> Iterable[str]:
 def chat(url: str, names: Sequence[str], prompt: str | None, how: Sampling) -> None:
     """Chat with models of a store in this terminal, or answer one prompt."""
     models = [load_chat_model(Store(url), name, how) for name in names]
-
-    def write(text: str) -> None:
-        print(text, end="", flush=True)
-
     if prompt is not None:
-        reply(models, prompt, write)
+        reply(models, prompt, show)
     else:
-        talk(models, read_lines(), write)
+        talk(models, read_lines(), show)
 
 
 def spread_evenly(examples: int, most: int) -> list[int]:

@@ -1,6 +1,9 @@
 """Numbers as people read them."""
 
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -66,3 +69,14 @@ from trainer.common.display import (
 )
 def test_numbers_read_well(shown: str, expected: str) -> None:
     assert shown == expected
+
+
+def test_texts_cannot_control_a_terminal() -> None:
+    text = "a\x1b]0;title\x07\x9b2J\r b\tc"
+    program = [sys.executable, "-c", f"from trainer.common.display import show; show({text!r})"]
+    ours, its = os.openpty()
+    subprocess.run(program, stdout=its, check=True)
+    os.close(its)
+    assert os.read(ours, 1000).decode() == r"a\x1b]0;title\x07\x9b2J\r b" + "\tc"
+    os.close(ours)
+    assert subprocess.run(program, capture_output=True, check=True).stdout.decode() == text
