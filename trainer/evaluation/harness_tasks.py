@@ -18,7 +18,7 @@ import torch
 from datasets import DatasetBuilder
 from lm_eval import evaluator
 from lm_eval.api import task as asking
-from lm_eval.api.metrics import weighted_perplexity
+from lm_eval.api.metrics import perplexity, weighted_perplexity
 from lm_eval.api.model import LM
 from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
 from lm_eval.tasks import TaskManager
@@ -207,18 +207,31 @@ def _set_few_shot(name: str, task: Any, few_shot: int | None) -> None:
 
 
 def _let_overflow(task: Any) -> None:
-    """Let a perplexity per word that is beyond the range of floats be infinite, as of text without spaces, whose words
-    are whole documents. lm-eval fails on it, after the work is done.
+    """Let a perplexity that is beyond the range of floats be infinite, as that per word of text without spaces, whose
+    words are whole documents. lm-eval fails on it, after the work is done.
     """
-    found = {name: _or_infinite if each is weighted_perplexity else each for name, each in task.aggregation().items()}
+    overflow = {perplexity, weighted_perplexity}
+    found = {name: OrInfinite(each) if each in overflow else each for name, each in task.aggregation().items()}
     task.aggregation = lambda: found
 
 
-def _or_infinite(items: list[tuple[float, float]]) -> float:
-    try:
-        return float(weighted_perplexity(items))
-    except OverflowError:
-        return math.inf
+class OrInfinite:
+    """A perplexity, infinite if it overflows; equal to lm-eval's function, which decides the standard error."""
+
+    def __init__(self, exact: Callable[[Any], float]) -> None:
+        self.exact, self.__name__ = exact, exact.__name__
+
+    def __call__(self, items: Any) -> float:
+        try:
+            return float(self.exact(items))
+        except OverflowError:
+            return math.inf
+
+    def __eq__(self, other: object) -> bool:
+        return other is self.exact
+
+    def __hash__(self) -> int:
+        return hash(self.exact)
 
 
 def _doubt_examples(name: str, task: Any) -> str | None:

@@ -95,16 +95,19 @@ def test_a_group_of_groups_has_what_its_tasks_have_in_common(run: Finished, tmp_
 def test_figures_that_are_not_finite_are_left_out_with_a_word(run: Finished, tmp_path: Path) -> None:
     metrics = [{"metric": name, "aggregation": "mean", "higher_is_better": True} for name in ("acc", "acc_norm")]
     of_words = {"metric": "word_perplexity", "aggregation": "weighted_perplexity", "higher_is_better": False}
-    options = write_task(tmp_path, process_results=None, metric_list=[*metrics, of_words])
+    of_answers = {"metric": "perplexity", "aggregation": "perplexity", "higher_is_better": False}
+    options = write_task(tmp_path, process_results=None, metric_list=[*metrics, of_words, of_answers])
     task = (tmp_path / "tiny.yaml").read_text()
     (tmp_path / "tiny.yaml").write_text(task.replace("process_results: null", "process_results: !function own.results"))
     (tmp_path / "own.py").write_text(
-        "def results(doc, answers): return {'acc': 1.0, 'acc_norm': float('nan'), 'word_perplexity': (-8000.0, 1)}\n"
+        "def results(doc, answers): return {'acc': 1.0, 'acc_norm': float('nan'), 'word_perplexity': (-8000.0, 1), "
+        "'perplexity': -8000.0}\n"
     )
     result = measure(run, options)
     assert result.groups["tiny"].figures == {"acc": 1.0}
     assert "doubtful: the acc_norm of the task 'tiny' is nan, and is left out" in result.lines()
     assert "doubtful: the word_perplexity of the task 'tiny' is inf, and is left out" in result.lines()
+    assert "doubtful: the perplexity of the task 'tiny' is inf, and is left out" in result.lines()
 
 
 @pytest.mark.deep
