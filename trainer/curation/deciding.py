@@ -150,10 +150,11 @@ def require_numbers(
                 break
         else:
             if documents:
-                raise _no_number(corpus, pieces, score.column)
+                raise no_number(corpus, pieces, score.column)
 
 
-def _no_number(corpus: CorpusConfig, pieces: Sequence[Piece], column: str) -> CorpusError:
+def no_number(corpus: CorpusConfig, pieces: Sequence[Piece], column: str) -> CorpusError:
+    """The error about a column in which no document of a corpus has a number."""
     there = column_names(pieces[0], corpus)
     has = f"has the columns {', '.join(there)}" if there else f"is of the format {corpus.format}, which has no columns"
     return CorpusError(

@@ -12,14 +12,15 @@ from trainer.common.stopping import check_stop
 from trainer.config.corpora import DataConfig
 from trainer.curation.characters import Hashes
 from trainer.curation.contamination import NOTHING, Wanted, find_shared, look_for, name_frequent, wanted_of
-from trainer.curation.deciding import CONTAMINATED, EXACT, NEAR, Plan, count_reasons, make_plan, reasons_of
-from trainer.curation.measures import Batch, Measure, Place, PlaceError, Rows, Size, columns_of, of_corpus
+from trainer.curation.deciding import CONTAMINATED, EXACT, NEAR, Plan, count_reasons, make_plan, no_number, reasons_of
+from trainer.curation.measures import Batch, Measure, Place, PlaceError, Rows, Score, Size, columns_of, of_corpus
 from trainer.curation.telling import tell_frequent
 from trainer.curation.texts import matching_words
 from trainer.curation.units import with_address
 from trainer.data.decisions import read_curated
 from trainer.data.readers import Document, ignore
 from trainer.data.shards import batches, text_bytes
+from trainer.data.sources import column_names
 from trainer.data.tokenizer_training import spread
 from trainer.records.results import CurationPreview, RuleShare
 from trainer.store.storage import Store
@@ -70,6 +71,7 @@ def _try(plan: Plan, data: DataConfig, corpus: str, wanted: list[Wanted], names:
     counts, firsts = np.zeros((2, len(names) + 1), np.int64), [np.empty(0, np.uint64)]
     measures = dict.fromkeys(test.measure for test in of_corpus(plan.tests, corpus))
     places: list[Place] = []
+    unseen = {measure for measure in measures if isinstance(measure, Score)}
     sampled = _sample(plan, data, corpus, places) if measures or wanted else ()
     for documents in batches(sampled, BATCH_BYTES, text_bytes):
         check_stop()
@@ -79,6 +81,7 @@ def _try(plan: Plan, data: DataConfig, corpus: str, wanted: list[Wanted], names:
         except PlaceError as error:
             raise with_address(error, plan.corpora) from error
         places.clear()
+        unseen -= {each for each in unseen if not np.isnan(rows[each]["score"]).all()}
         reasons = plan.test(corpus, len(documents), partial(_fields, rows))
         if wanted:
             said = matching_words(batch.matching)
@@ -87,6 +90,10 @@ def _try(plan: Plan, data: DataConfig, corpus: str, wanted: list[Wanted], names:
             reasons[goes] = names.index(CONTAMINATED) + 1
             firsts.append(first[goes])
         counts += count_reasons(reasons, Size()(batch)["bytes"], names)
+    (options, pieces), *_ = [each for each in plan.corpora if each[0].name == corpus]
+    for score in unseen if pieces else ():
+        if score.column not in column_names(pieces[0], options):
+            raise no_number(options, pieces, score.column)
     return Tried(counts, np.concatenate(firsts))
 
 

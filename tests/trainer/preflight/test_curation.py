@@ -100,3 +100,10 @@ def test_what_cannot_be_used_is_refused_before_long_work(raw: Path, tmp_path: Pa
         preflight(job_of(raw, tmp_path / "store", decontaminate=missing), silent())
     with pytest.raises(ConfigError, match="function 'nowhere:none' cannot be loaded"):
         preflight(job_of(raw, tmp_path / "store", filters=[{"kind": "function", "function": "nowhere:none"}]), silent())
+
+
+def test_a_misspelt_column_of_scores_is_refused_before_all_text_is_measured(raw: Path, tmp_path: Path) -> None:
+    score = {"kind": "score", "column": "qualty", "least_score": 1.0}
+    with pytest.raises(CorpusError, match=r"no document has a number in the column 'qualty'.*has the columns text"):
+        preflight(job_of(raw, tmp_path / "store", filters=[score]), silent())
+    assert not (tmp_path / "store" / "measures").exists()
