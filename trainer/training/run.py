@@ -22,12 +22,11 @@ from trainer.records.evaluations import Criterion
 from trainer.records.fields import tell_changes
 from trainer.records.lease import Lease, clear_dead_lease, is_held
 from trainer.records.plans import Plan, RunPlan
-from trainer.records.sealed import write_sealed
 from trainer.records.shapes import folder_name
 from trainer.records.steps import in_ranks
 from trainer.store.artifact_files import fetch_artifact
 from trainer.store.manifest import ArtifactRef, publish_folder
-from trainer.store.names import CHECKPOINT_KIND, ENVIRONMENT, FINAL, FINAL_KIND
+from trainer.store.names import CHECKPOINT_KIND, FINAL, FINAL_KIND
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState, ended_epoch, find_checkpoint, read_computed
 from trainer.training.compiling import compile_objective
@@ -52,7 +51,14 @@ from trainer.training.part_saver import PartSaver, publish_parts
 from trainer.training.rank_agreement import name_together, require_same_model
 from trainer.training.rank_watchdog import explaining_lost_ranks
 from trainer.training.restoring import restore
-from trainer.training.run_repair import find_best, mend_config, mend_finished, mend_plan, warn_of_damaged_best
+from trainer.training.run_repair import (
+    find_best,
+    mend_config,
+    mend_finished,
+    mend_plan,
+    note_environment,
+    warn_of_damaged_best,
+)
 from trainer.training.runtime import (
     Runtime,
     describe_environment,
@@ -180,10 +186,10 @@ def _train(
     model, objective, settings = place_model(training, workload, runtime, start)
     environment = describe_environment(runtime.device, runtime.ranks, training.precision)
     environment["attention"] = model.config._attn_implementation
-    runtime.on_first(lambda: write_sealed(store, f"{run.key}/{ENVIRONMENT}", environment))
     optimizer = make_optimizer(objective, training)
     schedule = make_schedule(optimizer, training, plan.total_steps)
     state = restore(folder, objective, optimizer, schedule, scaler) if folder else TrainState()
+    runtime.on_first(lambda: note_environment(store, run.key, environment, state.step))
     attention = nullcontext if workload.pads else partial(prefer_cudnn_attention, runtime.device)
     if training.compile:
         batch = workload.read_batch(0 if workload.pads else state.attempts, runtime.rank)

@@ -11,15 +11,18 @@ restored from a copy.
 import logging
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from trainer.common.errors import ArtifactError
 from trainer.config.runs import RunJob
+from trainer.records.fields import tell_changes
 from trainer.records.plans import Plan
 from trainer.records.sealed import read_listed, read_pointer, read_sealed, write_pointer, write_sealed
 from trainer.records.shapes import folder_name
 from trainer.store.manifest import read_manifest, require_manifest
-from trainer.store.names import BEST, CHECKPOINT_KIND, CONFIG, EPOCHS, FINAL, FINAL_KIND, LAST, PLAN
+from trainer.store.names import BEST, CHECKPOINT_KIND, CONFIG, ENVIRONMENT, EPOCHS, FINAL, FINAL_KIND, LAST, PLAN
 from trainer.store.storage import Store
 from trainer.training.checkpoint import (
     EndedEpoch,
@@ -204,3 +207,22 @@ def _owners(store: Store, key: str) -> set[str]:
         if manifest is not None:
             found.add(manifest.details["run"] if kind == FINAL_KIND else manifest.fingerprint)
     return found
+
+
+UNTIL = "until step "
+"""Begins the names of the parts of environment.json about earlier steps; a number follows."""
+
+
+def note_environment(store: Store, run: str, environment: dict[str, Any], step: int) -> None:
+    """Write a run's environment.json. If the run continues at a step in another environment, the file also says what
+    was different until then.
+    """
+    before: dict[str, Any] = {}
+    with suppress(ArtifactError):  # a damaged one is replaced
+        before = read_sealed(store, f"{run}/{ENVIRONMENT}") or {} if step else {}
+    told = {name: before.pop(name) for name in list(before) if name.startswith(UNTIL)}
+    # Of processes that were killed before they saved a later step; it is not known which of their steps remain.
+    here = [told.pop(name) for name in list(told) if int(name.removeprefix(UNTIL)) >= step]
+    changes = [*here, *(tell_changes(before, environment) if before else ())]
+    note = {f"{UNTIL}{step}": "; ".join(changes)} if changes else {}
+    write_sealed(store, f"{run}/{ENVIRONMENT}", {**environment, **told, **note})

@@ -39,6 +39,7 @@ from trainer.models.taken_tokenizer import find_files
 from trainer.models.tokenizer import load_tokenizer
 from trainer.pipelines.any_kind import train
 from trainer.records.plans import PreparedData
+from trainer.records.sealed import read_sealed, write_sealed
 from trainer.registry.curves import with_planned_rates
 from trainer.registry.facts import read_facts
 from trainer.registry.lineage import trace
@@ -68,6 +69,28 @@ def test_a_run_leaves_its_configuration_plan_and_surroundings(raw: Path, stocked
     assert environment["packages"]["torch"] == torch.__version__
     assert (environment["ranks"], environment["precision"]) == (1, "fp32")
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000006"]
+
+
+def test_the_surroundings_of_the_steps_before_a_continuation_are_kept(
+    raw: Path, stocked: Path, data: PreparedData
+) -> None:
+    key = train_here(raw, stocked, data, training__save_every=2)
+    store, described = Store(str(stocked)), f"{key}/environment.json"
+
+    def continued_at(step: int, **other: Any) -> dict[str, Any]:
+        write_sealed(store, described, {**(read_sealed(store, described) or {}), **other})
+        shutil.rmtree(stocked / key / "final")
+        for path in (stocked / key / "checkpoints").glob("step-*"):
+            if int(path.name.removeprefix("step-")) > step:
+                shutil.rmtree(path)
+        assert train_here(raw, stocked, data, training__save_every=2) == key
+        return read_sealed(store, described) or {}
+
+    whole = read_sealed(store, described)
+    assert whole is not None and continued_at(4) == whole, "in the same surroundings there is nothing to say"
+    assert continued_at(4, python="2.7") == {**whole, "until step 4": f"python: 2.7 -> {whole['python']}"}
+    told = f"python: 2.7 -> {whole['python']}; ranks: 2 -> 1"
+    assert continued_at(4, ranks=2) == {**whole, "until step 4": told}
 
 
 def test_a_plan_that_is_not_the_expected_one_is_refused(raw: Path, stocked: Path, data: PreparedData) -> None:
