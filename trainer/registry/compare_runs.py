@@ -234,11 +234,21 @@ def _name(group: Sequence[ComparedRun], groups: Sequence[Sequence[ComparedRun]])
     return kind if sum(each[0].entry.name == kind for each in groups) == 1 else f"{kind}, {group[0].unit}"
 
 
+OF_THE_LOSS = ("loss", "beta", "gamma", "class_weights", "label_smoothing")
+"""Training settings that determine what the training loss measures."""
+
+
 def _curve_note(groups: Sequence[Sequence[ComparedRun]]) -> str:
-    if len(groups) == 1:
-        return ""
-    units = [f"{group[0].unit} ({', '.join(run.letter for run in group)})" for group in groups]
-    return f"Not compared: losses in {' with losses in '.join(units)}."
+    notes = []
+    if len(groups) > 1:
+        units = [f"{group[0].unit} ({', '.join(run.letter for run in group)})" for group in groups]
+        notes.append(f"Not compared: losses in {' with losses in '.join(units)}.")
+    for group in groups:
+        apart = [name for name in OF_THE_LOSS if not all_same([run.job["training"].get(name) for run in group])]
+        if apart:
+            letters = ", ".join(run.letter for run in group)
+            notes.append(f"The training losses of {letters} measure different things: training.{apart[0]} differs.")
+    return " ".join(notes)
 
 
 MARGIN = "  "

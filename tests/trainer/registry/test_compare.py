@@ -25,7 +25,7 @@ from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.records.evaluations import Result
 from trainer.records.lease import Lease
 from trainer.records.plans import PreparedData
-from trainer.records.sealed import require_sealed, seal_line
+from trainer.records.sealed import require_sealed, seal_line, write_sealed
 from trainer.registry.compare_figures import _line_of
 from trainer.registry.compare_runs import compare
 from trainer.registry.compared_runs import find_changes
@@ -251,6 +251,17 @@ def test_runs_of_both_kinds_say_what_is_not_compared(store: Store) -> None:
     assert "Not compared: the corpora of A (pretraining) with the labelled sets of B, C (fine-tuning)." in text
     assert text.endswith("A, B, C differ in kind, configuration, tokenizer and model.\n")
     assert "Not compared: losses in nats a token (A) with losses in nats an example (B, C)." in text
+
+
+def test_training_losses_that_measure_different_things_are_said_to(own: Store) -> None:
+    said = "The training losses of A, B measure different things: training.class_weights differs."
+    assert said not in compare(own, ["tuned", "retuned"])
+    key = "runs/retuned/config.json"
+    config = require_sealed(own, key)
+    config["job"]["training"]["class_weights"] = "balanced"
+    write_sealed(own, key, config)
+    assert said in section(compare(own, ["tuned", "retuned"]), "Curves")
+    assert "measure different things" not in compare(own, ["base", "retuned"])
 
 
 def test_the_page_shows_the_same_escaped_and_fetches_nothing(own: Store, tmp_path: Path) -> None:
