@@ -85,6 +85,26 @@ def test_a_warm_up_beyond_the_epochs_is_refused_as_soon_as_their_steps_are_known
     assert "training.warmup_steps is 100000, but the whole run has" in refused(job, ConfigError)
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"training__epochs": 1, "training__warmup_steps": 100_000}, "training.warmup_steps is 100000, but the whole"),
+        (
+            {"training__max_steps": 6, "training__early_stopping": 2},
+            "training.early_stopping is 2, but the run is eval",
+        ),
+        ({"training__max_steps": 6, "training__early_stopping": 2, "training__evaluate_every": 1}, None),
+    ],
+)
+def test_what_would_be_refused_after_tokenization_is_warned_of_before(
+    raw: Path, tmp_path: Path, changes: dict[str, Any], told: str | None
+) -> None:
+    found = preflight(small_job(raw, tmp_path / "new", **{"training__max_steps": None, **changes}), silent())
+    assert [f"the job will be refused after tokenization: {told}" in each for each in found.warnings] == [True] * (
+        told is not None
+    )
+
+
 def test_a_batch_that_the_ranks_do_not_divide_is_refused(raw: Path, tmp_path: Path) -> None:
     training = small_job(raw, tmp_path, training__global_batch=9).training
     with pytest.raises(ConfigError, match="global_batch 9 does not divide among 2 ranks"):

@@ -9,7 +9,7 @@ from transformers import AutoModelForMaskedLM as MASKED
 from transformers import PretrainedConfig
 
 from trainer.common.display import plural
-from trainer.common.errors import TokenizerError
+from trainer.common.errors import ConfigError, TokenizerError
 from trainer.common.process import return_freed_memory
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
@@ -20,7 +20,7 @@ from trainer.config.training import TrainingConfig
 from trainer.data.raw_files import SourceFile, unpacked_bytes
 from trainer.data.shards import BYTES_PER_TOKEN
 from trainer.data.sources import find_sources, look_at_text
-from trainer.data.step_plan import plan_shards
+from trainer.data.step_plan import check_patience, plan_batches, plan_shards
 from trainer.data.tokenization import STARTED, shard_manifests
 from trainer.data.tokenizer_training import preview_tokenizer
 from trainer.evaluation.harness_training import try_harness
@@ -115,7 +115,12 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         free_disk_bytes=store.free_bytes(),
         curation=curation.shares,
         unestimated=curation.unestimated,
-        warnings=[*_warn_without_samples(job), *_warn_shared(sources), *curation.warnings],
+        warnings=[
+            *([] if plan else _warn_of_refusal(job, windows, ranks)),
+            *_warn_without_samples(job),
+            *_warn_shared(sources),
+            *curation.warnings,
+        ],
     )
 
 
@@ -136,6 +141,15 @@ def _measure_size(
         del objective
         return_freed_memory()
     return measure_size(job, sketch, ranks, training.context, kept)
+
+
+def _warn_of_refusal(job: PipelineJob, windows: int, ranks: int) -> Iterator[str]:
+    """A warning if the job would be refused once the text is tokenized, if it had as many windows as estimated."""
+    try:
+        plan = plan_batches(job.training, windows, ranks)
+        check_patience(job, plan.steps_per_epoch, plan.total_steps)
+    except ConfigError as error:
+        yield f"unless there are more steps than estimated, the job will be refused after tokenization: {error}"
 
 
 def _warn_without_samples(job: PipelineJob) -> Iterator[str]:
