@@ -27,6 +27,7 @@ from trainer.config.runs import RunJob
 from trainer.data.chat.template import bound_template
 from trainer.evaluation.harness_identity import identify, installed_version, name_of
 from trainer.models.attention_masks import masks_made
+from trainer.models.layers import in_mode
 from trainer.models.pretrained import load_tokenizer
 from trainer.training.runtime import Runtime
 
@@ -87,10 +88,9 @@ class TasksInTraining:
         from trainer.evaluation.harness import AskedModel, ask
         from trainer.evaluation.harness_tasks import figures_of, hearing
 
-        was_training = model.training
         try:
             # Its warnings are logged before and after training.
-            with hearing(), torch.compiler.set_stance("force_eager"), masks_made(model):
+            with hearing(), torch.compiler.set_stance("force_eager"), masks_made(model), in_mode(model, training=False):
                 asked = AskedModel(model, self._tokenizer(model), self._batch, runtime)
                 found = ask(asked, self._loaded, self._options, resamples=0)
         except ConfigError as error:
@@ -98,8 +98,6 @@ class TasksInTraining:
                 raise
             log.warning("%s", error)
             return {}
-        finally:
-            model.train(was_training)
         return {
             f"{name}/{figure}": each.value
             for name in found["results"]
