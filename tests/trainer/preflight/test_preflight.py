@@ -105,6 +105,25 @@ def test_what_would_be_refused_after_tokenization_is_warned_of_before(
     )
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"training__evaluate_every": 2}, "because training.evaluate_every needs held-out text"),
+        ({"training__final": "best"}, "because training.final: best needs held-out text"),
+        ({"training__evaluate_every": 2, "data__validation_fraction": 0.9}, None),
+        ({}, None),
+    ],
+)
+def test_files_too_few_to_hold_one_out_are_warned_of(tmp_path: Path, changes: dict[str, Any], told: str | None) -> None:
+    for number in range(4):
+        (tmp_path / f"{number}.txt").write_text("a line of text\n" * 200)
+    corpora = [{"name": "books", "paths": [f"{tmp_path}/*.txt"]}]
+    found = preflight(small_job(tmp_path, tmp_path / "new", data__corpora=corpora, **changes), silent()).warnings
+    assert [each.startswith("the corpora have 4 documents (files)") and str(told) in each for each in found] == [
+        True
+    ] * (told is not None)
+
+
 def test_a_batch_that_the_ranks_do_not_divide_is_refused(raw: Path, tmp_path: Path) -> None:
     training = small_job(raw, tmp_path, training__global_batch=9).training
     with pytest.raises(ConfigError, match="global_batch 9 does not divide among 2 ranks"):

@@ -21,6 +21,7 @@ from trainer.data.raw_files import SourceFile, unpacked_bytes
 from trainer.data.shards import BYTES_PER_TOKEN
 from trainer.data.sources import find_sources, look_at_text
 from trainer.data.step_plan import check_patience, plan_batches, plan_shards
+from trainer.data.tables import PART_BYTES
 from trainer.data.tokenization import STARTED, shard_manifests
 from trainer.data.tokenizer_training import preview_tokenizer
 from trainer.evaluation.harness_training import try_harness
@@ -117,6 +118,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         unestimated=curation.unestimated,
         warnings=[
             *([] if plan else _warn_of_refusal(job, windows, ranks)),
+            *([] if plan else _warn_of_few_documents(job, sources)),
             *_warn_without_samples(job),
             *_warn_shared(sources),
             *curation.warnings,
@@ -150,6 +152,20 @@ def _warn_of_refusal(job: PipelineJob, windows: int, ranks: int) -> Iterator[str
         check_patience(job, plan.steps_per_epoch, plan.total_steps)
     except ConfigError as error:
         yield f"unless there are more steps than estimated, the job will be refused after tokenization: {error}"
+
+
+def _warn_of_few_documents(job: PipelineJob, sources: Mapping[str, Sequence[SourceFile]]) -> Iterator[str]:
+    """A warning if a setting needs held-out text, but text in few files has possibly none."""
+    asked = job.asked_of_held_out_text
+    if asked is None or any(each.separator or each.format not in ("text", "source") for each in job.data.corpora):
+        return
+    documents = sum(max(1, file.size // PART_BYTES) for files in sources.values() for file in files)
+    if documents * job.data.validation_fraction < 3:  # else at least one is held out with a probability of 95 %
+        yield (
+            f"the corpora have {plural(documents, 'document')} (files), of which possibly none is held out at "
+            f"data.validation_fraction {job.data.validation_fraction:g}; then the job will be refused after "
+            f"tokenization, because {asked} needs held-out text: raise the fraction, or set separator"
+        )
 
 
 def _warn_without_samples(job: PipelineJob) -> Iterator[str]:
