@@ -228,7 +228,9 @@ def _result(store: Store, job: EvaluateJob, wanted: Measurement, found: Results,
     local = local_tasks(options)
     measured = {name: figures for name in found["results"] if (figures := figures_of(found, name))}
     told = identify(options.model_copy(update={"tasks": list(measured)}), installed_version())
-    identities = {name: name_of(identity) for name, identity in told.items()}
+    # Of the requested tasks as they were before: a file may have been edited in the hours since then.
+    before = {name: task["content"] for name, task in wanted.recipe["tasks"].items() if name in told}
+    identities = {name: name_of(identity) for name, identity in told.items()} | before
     tasks = {
         name: Task(
             version=str(found["versions"].get(name, "")), identity=identities[name],

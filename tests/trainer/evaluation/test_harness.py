@@ -23,9 +23,10 @@ from trainer.common.progress import silent
 from trainer.config.evaluation import HarnessConfig
 from trainer.config.jobs import EvaluateJob
 from trainer.config.runs import PromotionConfig
-from trainer.evaluation.harness_identity import identify, name_of
+from trainer.evaluation.harness_identity import identify, installed_version, name_of
 from trainer.evaluation.measurement import read_result
 from trainer.pipelines.any_kind import ask_harness
+from trainer.records.basis import HarnessBasis
 from trainer.records.evaluations import Result, Task
 from trainer.records.plans import PreparedData
 from trainer.registry.compare_figures import curve_table, measure_run
@@ -108,6 +109,22 @@ def test_figures_that_are_not_finite_are_left_out_with_a_word(run: Finished, tmp
     assert "doubtful: the acc_norm of the task 'tiny' is nan, and is left out" in result.lines()
     assert "doubtful: the word_perplexity of the task 'tiny' is inf, and is left out" in result.lines()
     assert "doubtful: the perplexity of the task 'tiny' is inf, and is left out" in result.lines()
+
+
+def test_figures_of_a_task_edited_while_it_is_measured_are_of_the_task_before(run: Finished, tmp_path: Path) -> None:
+    options = write_task(tmp_path, process_results=None)
+    task, edited = tmp_path / "tiny.yaml", "process_results: !function own.results"
+    task.write_text(task.read_text().replace("process_results: null", edited))
+    (tmp_path / "own.py").write_text(
+        "def results(doc, answers):\n"
+        f"    with open({str(task)!r}, 'a') as file: file.write('# edited')\n"
+        "    return {'acc': 1.0}\n"
+    )
+    before = name_of(identify(options, installed_version())["tiny"])
+    result = measure(run, options)
+    assert isinstance(result.measured_on, HarnessBasis) and result.measured_on.harness == {"tiny": before}
+    assert task_of(result).identity == before != name_of(identify(options, installed_version())["tiny"])
+    assert not measure(run, options).reused
 
 
 @pytest.mark.deep
