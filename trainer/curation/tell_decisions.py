@@ -87,7 +87,7 @@ def tell(
     else:
         found = list(decided.examples(reason, corpus, examples)) if reason is not None else []
     if not as_json and (reason is not None or document is not None):
-        show("\n".join(line for each in found for line in _describe(each)))
+        show("\n".join([*(line for each in found for line in _describe(each)), f"decided in {decided.key}\n"]))
         return
     alike = {each.name: _alike(decided, each) for each in decided.corpora if each.name in corpora}
     if as_json:

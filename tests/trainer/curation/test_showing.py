@@ -210,6 +210,14 @@ def test_a_document_of_two_corpora_is_told_for_each(tmp_path: Path, capsys: pyte
     assert not [line for line in shown(job.store, capsys, corpus="two").splitlines() if line.startswith("  one ")]
 
 
+def test_documents_are_shown_with_the_decisions_that_they_are_from(
+    store: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (key,) = [f"decisions/{path.name}" for path in Path(store, "decisions").iterdir()]
+    for asked in ({"reason": "exact duplicate"}, {"document": "one.jsonl#1"}):
+        assert shown(store, capsys, **asked).endswith(f"\ndecided in {key}\n")
+
+
 def test_what_was_not_decided_about_is_not_shown(store: str, tmp_path: Path) -> None:
     path = tmp_path / "one.jsonl"
     path.write_text(path.read_text().replace("too short", "too brief"))
