@@ -244,10 +244,12 @@ BALANCED: Literal["balanced"] = "balanced"
 
 
 def _names_of_classes(weights: Any) -> Any:
-    """Convert class names that YAML read as whole numbers to text."""
+    """Convert class names that YAML read as whole numbers to text; weights for no class are none."""
     if not isinstance(weights, dict):
         return weights
-    return {str(name) if type(name) is int else name: weight for name, weight in weights.items()}
+    return (
+        None if not weights else {str(name) if type(name) is int else name: weight for name, weight in weights.items()}
+    )
 
 
 ClassWeights = Literal["balanced"] | dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]

@@ -106,7 +106,9 @@ def make_run(
     settings: dict[str, Any] = one_spelling(training.model_dump(exclude=OPERATIONAL | EFFECTIVE))
     settings |= effective or {}
     if training.optimizer == "muon":
-        settings["muon"] = one_spelling((training.muon or MuonConfig()).model_dump())
+        own = training.muon or MuonConfig()
+        same = {"learning_rate": None} if own.learning_rate == training.learning_rate else {}  # the default, spelt out
+        settings["muon"] = one_spelling(own.model_copy(update=same).model_dump())
     identity: dict[str, Any] = {"format": FORMAT, "training": settings, **made_from}
     if training.early_stopping is not None or training.final == "best":
         identity["selection"] = {"evaluate_every": training.evaluate_every, **selection}

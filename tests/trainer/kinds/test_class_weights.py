@@ -28,6 +28,11 @@ WEIGHTS = {"match": 2.5, "other": 0.25}
 """The classes of the pairs, in another order than that of their ids."""
 
 
+def test_weights_for_no_class_are_none_and_name_the_same_run(tmp_path: Path) -> None:
+    jobs = [finetune_job(tmp_path, tmp_path, "any", training__class_weights=each) for each in ({}, None)]
+    assert jobs[0] == jobs[1]
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize(
     ("changes", "weights"),

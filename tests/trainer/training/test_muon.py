@@ -161,8 +161,11 @@ def test_a_job_without_muon_names_its_run_as_before_and_one_with_it_by_its_setti
     plain, named = (identify(job, data) for job in (small_job(raw, stocked), muon_job(raw, stocked)))
     assert "muon" not in json.dumps(plain.identity)
     assert named.identity["training"]["muon"]["learning_rate"] == 2e-2
-    defaults = [identify(muon_job(raw, stocked, training__muon=each), data).fingerprint for each in (None, {})]
-    assert defaults[0] == defaults[1] != named.fingerprint
+    spelt_out = {"learning_rate": 3e-3}  # that of the job
+    defaults = [
+        identify(muon_job(raw, stocked, training__muon=each), data).fingerprint for each in (None, {}, spelt_out)
+    ]
+    assert defaults[0] == defaults[1] == defaults[2] != named.fingerprint
 
 
 def jordans_rate(inputs: int, outputs: int) -> float:
