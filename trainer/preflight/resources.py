@@ -107,15 +107,21 @@ def _check_direction(job: RunJob) -> None:
 
 
 def _check_threshold(job: RunJob) -> None:
-    """Raise `ConfigError` for a threshold in percent. Modules by path may measure in percent."""
+    """Raise `ConfigError` for a gate in percent. Modules by path may measure in percent."""
     gate, own = job.promotion, {*(getattr(job.evaluation, "metrics", None) or [])} - METRICS.keys()
-    if gate is None or gate.threshold is None or gate.threshold <= 1 or own:
+    if gate is None or own:
         return
-    if gate.metric in AT_MOST_ONE or re.fullmatch(f"{PREFIX}.*/acc(_norm)?", gate.metric):
-        raise ConfigError(
-            f"promotion.threshold is {gate.threshold:g}, but {gate.metric} is at most 1: set "
-            f"{gate.threshold / 100:g} for {gate.threshold:g} %"
-        )
+    if gate.metric not in AT_MOST_ONE and not re.fullmatch(f"{PREFIX}.*/acc(_norm)?", gate.metric):
+        return
+    if gate.threshold is not None and gate.threshold > 1:
+        name, value = "threshold", gate.threshold
+    elif gate.better_by is not None and gate.better_by >= 1:
+        name, value = "better_by", gate.better_by
+    else:
+        return
+    raise ConfigError(
+        f"promotion.{name} is {value:g}, but {gate.metric} is at most 1: set {value / 100:g} for {value:g} %"
+    )
 
 
 def _plan_ranks(job: RunJob) -> tuple[int, int]:

@@ -102,22 +102,23 @@ def test_a_figure_that_decides_twice_has_one_direction(tmp_path: Path, best: boo
 
 
 @pytest.mark.parametrize(
-    ("metrics", "metric", "threshold", "refused"),
+    ("metrics", "metric", "asked", "refused"),
     [
-        (None, "accuracy", 95, "at most 1: set 0.95 for 95 %"),
-        (["f1"], "f1", 1.5, "at most 1: set 0.015 for 1.5 %"),
-        (None, "accuracy", 1, None),
-        (["mse"], "mse", 95, None),
-        (["own.py"], "accuracy", 95, None),
+        (None, "accuracy", {"threshold": 95}, "threshold is 95, .* at most 1: set 0.95 for 95 %"),
+        (["f1"], "f1", {"threshold": 1.5}, "threshold is 1.5, .* at most 1: set 0.015 for 1.5 %"),
+        (None, "accuracy", {"better_by": 1}, "better_by is 1, .* at most 1: set 0.01 for 1 %"),
+        (None, "accuracy", {"threshold": 1, "better_by": 0.5}, None),
+        (["mse"], "mse", {"threshold": 95}, None),
+        (["own.py"], "accuracy", {"threshold": 95}, None),
     ],
 )
-def test_a_threshold_in_percent_is_refused_before_work(
-    tmp_path: Path, metrics: list[str] | None, metric: str, threshold: float, refused: str | None
+def test_a_gate_in_percent_is_refused_before_work(
+    tmp_path: Path, metrics: list[str] | None, metric: str, asked: dict[str, float], refused: str | None
 ) -> None:
     values = {
         **finetune_job(tmp_path, tmp_path, "any").model_dump(mode="json"),
         "evaluation": {"metrics": metrics},
-        "promotion": {"name": "lm", "metric": metric, "threshold": threshold},
+        "promotion": {"name": "lm", "metric": metric, **asked},
     }
     with nullcontext() if refused is None else pytest.raises(ConfigError, match=refused):
         check_optimization(FinetuneJob.model_validate(values))
