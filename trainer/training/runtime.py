@@ -359,12 +359,15 @@ def keep_threads(recorded: Computed, runtime: Runtime) -> None:
 
 
 def describe_environment(device: torch.device, ranks: int, precision: str) -> dict[str, Any]:
-    """Versions of the packages that affect a run's outcome, and its devices."""
+    """Versions of the packages that affect a run's outcome, and its devices; of a CPU, also the vector instructions that
+    PyTorch uses.
+    """
+    cpu = f"CPU, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}"
     return {
         "python": platform.python_version(),
         "platform": platform.platform(terse=True),
         "packages": versions(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {os.cpu_count()} cores",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else cpu,
         "threads": torch.get_num_threads(),
         "ranks": ranks,
         "precision": precision,
