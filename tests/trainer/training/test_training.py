@@ -45,10 +45,12 @@ from trainer.registry.facts import read_facts
 from trainer.registry.lineage import trace
 from trainer.registry.promotion import promote
 from trainer.registry.report import render_page, report_content
-from trainer.store.names import FINAL
+from trainer.store.manifest import read_manifest
+from trainer.store.names import CHECKPOINT_KIND, FINAL
 from trainer.store.storage import Store
 from trainer.training.checkpoint import find_checkpoint
 from trainer.training.identity import recorded
+from trainer.training.metrics_reader import read_records
 
 PLAIN: dict[str, Any] = {"model__config": {**SMALL_MODEL, **NO_DROPOUT}}
 
@@ -154,6 +156,16 @@ def test_a_warm_up_between_two_records_is_in_the_report(raw: Path, stocked: Path
         line for line in render_page(facts, report_content(facts)).split("<h3>") if line.startswith("Learning rate")
     ]
     assert axes[0].count("<use") >= len(rates), "each point is marked"
+
+
+def test_a_checkpoint_has_the_figures_of_its_own_step_or_none(raw: Path, stocked: Path, data: PreparedData) -> None:
+    changes = {"training__save_every": 1, "training__evaluate_every": 2, "training__keep_last": 6}
+    store, run = Store(str(stocked)), train_here(raw, stocked, data, **changes)
+    measured = {each["step"]: each["loss"] for each in read_records(store, run) if each["kind"] == "evaluation"}
+    for step in range(1, 7):
+        manifest = read_manifest(store, f"{run}/checkpoints/step-{step:08d}", CHECKPOINT_KIND)
+        assert manifest is not None
+        assert (manifest.details["scores"] or {}).get("loss") == (measured[step] if step % 2 == 0 else None)
 
 
 def test_epochs_set_the_number_of_steps_and_keep_a_checkpoint_each(
