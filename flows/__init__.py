@@ -63,7 +63,7 @@ FLOW_COMMANDS = {
         "flows.rollback.roll_back_model", "flows.showing.show_move", reads="trainer.config.jobs.RollbackJob"
     ),
 }  # fmt: skip
-"""The commands that run a flow, in the help's order. From their start, SIGTERM and SIGINT ask them to stop."""
+"""The commands that run a flow, in the help's order. From their start, signals ask them to stop."""
 
 os.environ.setdefault("DO_NOT_TRACK", "1")  # turns off Prefect's telemetry; Prefect reads it when it is imported
 

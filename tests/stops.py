@@ -1,10 +1,10 @@
 """Ask whole pipelines to stop at random instants: `python -m tests.stops [N [SEED [trainer|flow|warm]]]`.
 
-Runs `python -m trainer` and the flow `data-to-model` with small sizes, and sends SIGTERM or SIGINT, once or twice, to
-the process or to its group, at random times in all stages. After each of N stops the process must exit with 75 within
-`IN_TIME` seconds and leave no process and no staging folder; it may exit with 0 if its work was finished before it
-handled the stop. After at most `STOPS_A_RUN` stops a run is allowed to finish, and must be bit-identical to a run that
-was never stopped. Prints each stop and the figures.
+Runs `python -m trainer` and the flow `data-to-model` with small sizes, and sends SIGTERM, SIGINT or SIGHUP, once or
+twice, to the process or to its group, at random times in all stages. After each of N stops the process must exit with
+75 within `IN_TIME` seconds and leave no process and no staging folder; it may exit with 0 if its work was finished
+before it handled the stop. After at most `STOPS_A_RUN` stops a run is allowed to finish, and must be bit-identical to a
+run that was never stopped. Prints each stop and the figures.
 """
 
 import os
@@ -27,6 +27,7 @@ from tests.proof import tell
 from tests.soak import RUN, outcome
 from tests.support import small_values, write_config, write_corpora
 from trainer.common.errors import EXIT_PREEMPTED
+from trainer.common.stopping import SIGNALS
 
 SETTINGS: dict[str, Any] = {
     "run": RUN.name,
@@ -94,7 +95,7 @@ class Stops:
 
     def _stop(self, store: Path) -> bool:
         """Stop a run at a random time of a random remaining stage; return whether it was still running."""
-        signum, times = self._draw.choice([signal.SIGTERM, signal.SIGINT]), self._draw.choice([1, 2])
+        signum, times = self._draw.choice(SIGNALS), self._draw.choice([1, 2])
         group, between = self._draw.random() < 0.5 and self._kind != "warm", self._draw.uniform(0.0, 1.5)
         stages = list(self.lengths)[:-1]
         if stage_of(store) not in stages:

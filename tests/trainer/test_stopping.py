@@ -49,7 +49,7 @@ def command(work: str, before: str = "", latest: float = 5.0) -> Ended:
     return Ended(ended.returncode, ended.stdout, ended.stderr)
 
 
-@pytest.mark.parametrize("signum", ["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("signum", ["SIGTERM", "SIGINT", "SIGHUP"])
 def test_a_request_in_a_callback_that_swallows_errors_is_heeded(signum: str) -> None:
     ended = command(
         "work",
@@ -64,6 +64,26 @@ def work():
     )
     assert ended.status == EXIT_PREEMPTED, ended
     assert ended.stderr == "asked to stop: finished work is kept; run it again to continue\n"
+
+
+def test_under_nohup_closing_the_terminal_asks_nothing_of_a_process_or_its_forks() -> None:
+    ended = command(
+        "work",
+        """
+def work():
+    child = os.fork()
+    ask(signal.SIGHUP)
+    if child == 0:
+        os._exit(7)
+    assert os.waitpid(child, 0)[1] == 7 << 8
+    time.sleep(0.3)
+    check_stop()
+    print("went on", flush=True)
+
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+""",
+    )
+    assert (ended.status, ended.stdout) == (0, "went on\n"), ended
 
 
 def test_a_request_during_an_import_that_is_only_tried_is_heeded(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Cooperative stopping on SIGTERM or SIGINT.
+"""Cooperative stopping on SIGTERM, SIGINT or SIGHUP (the terminal or connection was closed).
 
 The signal handler only sets a flag. An exception raised in a handler could surface anywhere, also in an import that a
 library handles, or in a weak reference's callback, where it is lost. Between two units of work (files, documents,
@@ -24,7 +24,7 @@ from trainer.common.errors import EXIT_PREEMPTED, PipelineError, Preempted
 
 log = logging.getLogger(__name__)
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 LATEST = 6.0
 """Seconds from the request, or from the end of deferred work, until the process is ended."""
@@ -71,7 +71,7 @@ class _SignalRequest(_Request):
         reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         self._woken_before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        self._before = {signum: signal.signal(signum, self._note) for signum in SIGNALS}
+        self._before = {signum: signal.signal(signum, self._note) for signum in SIGNALS if not _under_nohup(signum)}
         threading.Thread(target=self._watch, args=(reader,), name="stop", daemon=True).start()
 
     def end(self) -> None:
@@ -101,7 +101,8 @@ class _SignalRequest(_Request):
             waited = 0.0 if _unfinished else waited + 0.1
         _notify_of_end()
         if self.status == EXIT_PREEMPTED:
-            os.write(2, f"{KEPT} (forced to stop after {latest:g} s)\n".encode())
+            with suppress(OSError):  # the terminal may be closed
+                os.write(2, f"{KEPT} (forced to stop after {latest:g} s)\n".encode())
         end_at_once(self.status)
 
 
@@ -113,7 +114,7 @@ _unfinished: list[None] = []
 
 
 def install_signal_handlers(latest: float = LATEST) -> None:
-    """Treat SIGTERM and SIGINT as stop requests, until `leave`; for commands.
+    """Treat SIGTERM, SIGINT and SIGHUP (unless `nohup` ignores it) as stop requests, until `leave`; for commands.
 
     If the process was started within `blocked_stops`, this includes signals that arrived earlier.
     """
@@ -139,7 +140,7 @@ def blocked_stops() -> Iterator[None]:
 
 @contextmanager
 def signal_handlers() -> Iterator[None]:
-    """Treat SIGTERM and SIGINT as stop requests during a block; for processes that are not commands of this project.
+    """Treat the same signals as stop requests during a block; for processes that are not commands of this project.
 
     The process is never ended by force. Raises `Preempted` if it was asked to stop.
     """
@@ -290,5 +291,11 @@ def _forget() -> None:
     if _request is not None:
         signal.set_wakeup_fd(-1)
         for signum in SIGNALS:
-            signal.signal(signum, signal.SIG_DFL)
+            if not _under_nohup(signum):
+                signal.signal(signum, signal.SIG_DFL)
         _request = None
+
+
+def _under_nohup(signum: signal.Signals) -> bool:
+    """Whether this is SIGHUP, and the process was started with it ignored, to go on when the terminal is closed."""
+    return signum == signal.SIGHUP and signal.getsignal(signum) == signal.SIG_IGN

@@ -20,7 +20,7 @@ from jinja2 import TemplateError
 
 from trainer.common.display import plural, size
 from trainer.common.errors import ConfigError, TokenizerError, brief, reason_of
-from trainer.common.stopping import check_stop, on_stop
+from trainer.common.stopping import SIGNALS, check_stop, on_stop
 from trainer.data.chat.environment import Refused
 from trainer.data.chat.rendering import ASSISTANT, GIVE_ANOTHER, SYSTEM, USER, Message, Template, Written
 
@@ -256,7 +256,7 @@ def _require_end(end: str, tokenizer: Any, whose: str) -> None:
 
 def main() -> int:
     """Answer requests until the input ends."""
-    for signum in (signal.SIGINT, signal.SIGTERM):
+    for signum in SIGNALS:
         signal.signal(signum, signal.SIG_IGN)  # for the parent process, which may have to finish
     setup = json.loads(sys.stdin.buffer.readline())
     resource.setrlimit(resource.RLIMIT_AS, (setup["memory"], setup["memory"]))
