@@ -11,7 +11,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 
 import tasks.stage
 from tasks.stage import StageCrashed
-from tests.processes import descendants, stages, wait_until
+from tests.processes import command_line, descendants, stages, wait_until
 from tests.support import digests, records, small_values
 from tests.tasks.running import Prepared, prepare, run
 from trainer.common.errors import EXIT_PREEMPTED, CorpusError, PipelineError, Preempted, RecordError, StorageError
@@ -185,6 +185,24 @@ def test_a_rank_that_is_killed_takes_the_others_with_it_and_is_a_crash(prepared:
     killer.join()
     assert len(found) >= 2
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in found))
+
+
+@pytest.mark.deep
+@pytest.mark.slow
+def test_a_rank_that_is_killed_before_the_ranks_have_met_is_named(prepared: Prepared) -> None:
+    values, data = prepared
+    command = "trainer.pipelines.worker --rank"
+
+    def kill() -> None:
+        wait_until(lambda: sum(command in command_line(pid) for pid in descendants(os.getpid())) == 2)
+        ranks = [pid for pid in descendants(os.getpid()) if command in command_line(pid)]
+        os.kill(next(p for p in ranks if "LOCAL_RANK=1" in Path(f"/proc/{p}/environ").read_text()), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(StageCrashed, match="killed by signal 9: RankLost: rank 1 of 2 was killed by signal 9"):
+        run("train", {"job": {**values, "run": "early"}, "data": data}, 2)
+    killer.join()
 
 
 @pytest.mark.long

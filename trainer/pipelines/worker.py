@@ -210,6 +210,8 @@ def launch(request: Request) -> int:
     """
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+    from trainer.common.progress import emit
+
     # torchrun would set this with a warning; the ranks set their threads themselves.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SAVING_TIMEOUT)
@@ -219,7 +221,12 @@ def launch(request: Request) -> int:
         try:
             work.result()
         except ChildFailedError as error:
-            return _status_of([failure.exitcode for failure in error.failures.values()])
+            ended = {rank: failure.exitcode for rank, failure in error.failures.items()}
+            for rank, status in ended.items():
+                if status < 0 and not stop_requested():  # it could report nothing, and stops the others as they compute
+                    message = f"rank {rank} of {request['ranks']} was killed by signal {-status}"
+                    emit(sys.stdout, "error", kind=RankLost.__name__, message=message, rank=rank)
+            return _status_of(list(ended.values()))
     return 0
 
 
