@@ -14,7 +14,7 @@ from prefect.states import Cancelled, Crashed
 from tasks.credentials import use_credentials
 from tasks.patience import patient
 from trainer.common.errors import PipelineError, Preempted
-from trainer.common.stopping import KEPT, tell_if_ended
+from trainer.common.stopping import KEPT, StopRequested, tell_if_ended
 from trainer.common.transient import AT_THE_START
 from trainer.config.files import Job, Overrides, override
 from trainer.store.private_folders import STAGING
@@ -46,12 +46,13 @@ def open_flow(job: Job, words: Overrides) -> Job:
 def tell_plainly(record: logging.LogRecord) -> bool:
     """Log filter: report a requested stop once and not as a crash; drop tracebacks of self-explanatory errors."""
     message = record.getMessage()
-    if message == f"Crash detected! {ABORTED}":
+    stopped = ABORTED in message or StopRequested.__name__ in message
+    if stopped and message.startswith("Crash detected!"):
         record.msg, record.args = STOPPED, ()
         record.levelno, record.levelname = logging.WARNING, logging.getLevelName(logging.WARNING)
     if record.exc_info and isinstance(record.exc_info[1], PipelineError | Preempted):
         record.exc_info = None
-    return not (message.startswith("Finished in state") and ABORTED in message)
+    return not (stopped and message.startswith("Finished in state"))
 
 
 def _crash(run: str | None) -> None:

@@ -8,8 +8,8 @@ from prefect import State, Task, task
 from prefect.cache_policies import NO_CACHE
 
 from tasks.showing import TaskLogger
-from trainer.common.errors import PipelineError
-from trainer.common.stopping import stop_requested
+from trainer.common.errors import PipelineError, Preempted
+from trainer.common.stopping import check_stop, stop_requested
 from trainer.common.transient import is_transient, retry_transient
 
 P = ParamSpec("P")
@@ -32,6 +32,9 @@ def patient(work: Callable[P, T], most: float | None = None) -> Callable[P, T]:
             return retry_transient(
                 lambda: work(*arguments, **named), lambda said: TaskLogger().warning("%s", said), most
             )
+        except Preempted:
+            check_stop()  # a stop of this process is no failure of its run, which Prefect then marks as crashed
+            raise
         except Exception as error:
             if not is_transient(error):
                 raise

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from prefect import flow, task
+from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.sorting import FlowRunSort
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from transformers import AutoConfig, BertForSequenceClassification
 
@@ -23,11 +25,12 @@ from tests.s3 import S3Server
 from tests.support import small_job, small_values
 from tests.trainer.labelled_data import bert_folder
 from trainer.common import transient
-from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, CorpusError, StorageError
+from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, CorpusError, Preempted, StorageError
+from trainer.common.stopping import stopping_when
 from trainer.config.labelled import PredictJob
 from trainer.store.storage import Store
 
-FOUND: list[StorageError] = []
+FOUND: list[Exception] = []
 """What a task meets, from the last to the first."""
 
 
@@ -64,6 +67,16 @@ def test_what_does_not_pass_in_time_is_a_crash_and_75() -> None:
     with pytest.raises(RetriesExhausted, match=r"the store is away \(finished work is kept"):
         meeting("it", return_state=True)
     assert status_of(lambda: run(meeting, "it")) == EXIT_PREEMPTED
+
+
+def test_a_requested_stop_is_a_crash_and_75(capsys: pytest.CaptureFixture[str]) -> None:
+    FOUND.append(Preempted("train: asked to stop"))
+    with stopping_when(lambda: True):
+        assert status_of(lambda: run(meeting, "it")) == EXIT_PREEMPTED
+    assert "asked to stop: finished work is kept; run it again to continue" in capsys.readouterr().err
+    with get_client(sync_client=True) as client:
+        newest = client.read_flow_runs(sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=1)[0]
+    assert newest.state is not None and newest.state.type is StateType.CRASHED
 
 
 def test_what_a_person_must_change_is_a_failure_and_2() -> None:

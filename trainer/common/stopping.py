@@ -208,7 +208,7 @@ def stop_requested() -> bool:
 def check_stop() -> None:
     """Raise `StopRequested` if this process was asked to stop, except within `defer_stop`."""
     if stop_requested() and not _unfinished:
-        raise StopRequested
+        raise StopRequested(KEPT)
 
 
 def wait(seconds: float) -> None:
