@@ -37,6 +37,7 @@ from deployments.registration import register
 from flows.temporary_server import turn_to_start
 from samples import corpora
 from trainer.common.errors import EXIT_PREEMPTED
+from trainer.common.stopping import SIGNALS
 
 PASSWORD = "PREFECT_SERVER_API_AUTH_STRING"
 Settings = Mapping[str, str]
@@ -380,6 +381,7 @@ if __name__ == "__main__":
     if len(sys.argv) != 2 or sys.argv[1] not in COMMANDS:
         sys.exit(__doc__)
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # blocked by `headrace up` during the imports
         sys.exit(COMMANDS[sys.argv[1]]())
     except KeyboardInterrupt:
         print(f"\ninterrupted; `headrace {sys.argv[1]}` can be repeated", file=sys.stderr)

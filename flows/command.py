@@ -4,6 +4,7 @@ This module and flows/commands import only light modules, so that help appears i
 needs when it is called.
 """
 
+import signal
 import sys
 from typing import NoReturn
 
@@ -16,9 +17,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     words = sys.argv[1:] if arguments is None else arguments
     if words and words[0] in FLOW_COMMANDS:
         install_signal_handlers(STOP_SECONDS)  # before importing libraries, which takes seconds
-    from flows.commands import app
+    try:
+        from flows.commands import app
 
-    sys.exit(app(words, prog_name="headrace"))
+        sys.exit(app(words, prog_name="headrace"))
+    except KeyboardInterrupt:  # during the imports; later, Typer handles it
+        sys.exit(128 + signal.SIGINT)
 
 
 if __name__ == "__main__":

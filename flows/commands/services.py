@@ -7,6 +7,7 @@ from contextlib import suppress
 import typer
 
 from flows.commands.options import end
+from trainer.common.stopping import blocked_stops
 
 commands = typer.Typer()
 
@@ -31,8 +32,9 @@ def down() -> None:
 
 def _run(command: str) -> int:
     """Run a command of `deployments.local`; on Ctrl-C, which reaches it too, wait until it has said so and ended."""
-    # -P: import the installed package, whatever the current folder holds.
-    process = subprocess.Popen([sys.executable, "-P", "-m", "deployments.local", command])
+    with suppress(KeyboardInterrupt), blocked_stops():  # the child unblocks them after its imports
+        # -P: import the installed package, whatever the current folder holds.
+        process = subprocess.Popen([sys.executable, "-P", "-m", "deployments.local", command])
     while True:
         with suppress(KeyboardInterrupt):
             return process.wait()

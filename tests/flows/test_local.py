@@ -24,7 +24,7 @@ from deployments.registration import ENGINE, _block
 from tests import ROOT
 from tests.flows.conftest import Done
 from tests.flows.local_stack import Local
-from tests.processes import alive, descendants, wait_until
+from tests.processes import alive, command_line, descendants, wait_until
 from tests.support import small_values, steps_recorded, write_traps
 from trainer.common.errors import EXIT_PREEMPTED
 from trainer.config.files import parse_yaml
@@ -94,6 +94,18 @@ def test_an_interrupted_up_says_so(local: Local) -> None:
         _, said = up.communicate(timeout=60)
     finally:
         server.resume()
+    assert (up.returncode, said) == (EXIT_PREEMPTED, "\ninterrupted; `headrace up` can be repeated\n")
+
+
+def test_an_up_that_is_interrupted_during_its_imports_says_so(local: Local) -> None:
+    up = subprocess.Popen(
+        [sys.executable, "-m", "flows.command", "up"],
+        cwd=ROOT, env=local.env, start_new_session=True, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # ignored in the background
+    )  # fmt: skip
+    wait_until(lambda: any("deployments.local" in command_line(pid) for pid in descendants(up.pid)))
+    os.killpg(up.pid, signal.SIGINT)
+    _, said = up.communicate(timeout=60)
     assert (up.returncode, said) == (EXIT_PREEMPTED, "\ninterrupted; `headrace up` can be repeated\n")
 
 
