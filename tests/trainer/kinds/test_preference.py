@@ -174,6 +174,8 @@ def test_settings_that_do_not_go_together_are_refused(changes: dict[str, Any], p
 
 
 def test_a_loss_has_the_defaults_of_its_paper(tmp_path: Path) -> None:
+    schema = PreferenceJob.model_json_schema()["$defs"]["PreferenceTrainingConfig"]["properties"]
+    assert "default" not in schema["beta"], "Prefect's form would send it"
     defaults = {"dpo": (0.1, None), "ipo": (0.1, None), "simpo": (2.0, 1.0), "orpo": (0.1, None)}
     for loss, expected in defaults.items():
         training = preference_job(tmp_path, tmp_path / "store", "x", training__loss=loss).training

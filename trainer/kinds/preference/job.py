@@ -56,6 +56,7 @@ class PreferenceTrainingConfig(FinetuneTrainingConfig):
         default=0.1,
         gt=0,
         le=100,
+        json_schema_extra=lambda schema: schema.pop("default"),  # a form would send it, also for simpo
         description="dpo, ipo: strength of the KL penalty that keeps the model near its reference; simpo: the scale of "
         "rewards (default there: 2); orpo: the weight of the odds ratio beside the loss of the chosen answers",
     )
