@@ -50,6 +50,17 @@ def test_no_cluster_on_this_machine(raw: Path, tmp_path: Path) -> None:
     )
 
 
+def test_a_cluster_of_this_machine_that_has_ended_is_not_waited_for(raw: Path, tmp_path: Path) -> None:
+    port = free_port()
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text(f"127.0.0.1:{port}")
+    begun = time.monotonic()
+    with environment(RAY_TMPDIR=str(tmp_path)):
+        told = refused(raw, tmp_path / "store", {"address": "auto"})
+    assert told.startswith(f"DeviceError: no Ray cluster answers at 127.0.0.1:{port} (Connection refused); start it")
+    assert time.monotonic() - begun < 30
+
+
 def test_an_address_for_clients_in_the_environment(raw: Path, tmp_path: Path) -> None:
     with environment(RAY_ADDRESS="ray://127.0.0.1:10001"):
         assert "ConfigError: RAY_ADDRESS is 'ray://127.0.0.1:10001'" in refused(raw, tmp_path, {"address": "auto"})

@@ -249,19 +249,26 @@ def _address(engine: RayEngine) -> tuple[str, str]:
         raise ConfigError(
             f"{named} is {address!r}, which is for Ray's clients; set engine.address to HOST:PORT of the cluster's head"
         )
+    place, remedy = address, f"correct {named}"
     if address == AUTO:
-        return named, address
+        from ray._private.services import get_ray_address_from_environment
+
+        try:
+            place = get_ray_address_from_environment(AUTO, None)
+        except ConnectionError:  # no cluster has been started here, as joining says
+            return named, address
+        remedy = f"set {named}: this is the last cluster that this machine joined"
     expected = f"{named} is {address!r}; expected HOST:PORT of the cluster's head, or {AUTO}"
     if "://" in address:
         raise ConfigError(f"{expected}: an address with {address.partition('://')[0]}:// is that of Ray's dashboard")
-    host, _, port = address.rpartition(":")
+    host, _, port = place.rpartition(":")
     try:
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
     except ValueError as error:
         raise ConfigError(expected) from error
     except OSError as error:
         raise DeviceError(
-            f"no Ray cluster answers at {address} ({error.strerror or error}); start it, or correct {named}",
+            f"no Ray cluster answers at {place} ({error.strerror or error}); start it, or {remedy}",
             transient=True,
         ) from error
     return named, address
