@@ -215,7 +215,7 @@ def _crashed(client: SyncPrefectClient, flow_run: UUID | None = None) -> list[Fl
 
 def _job_of(client: SyncPrefectClient, run: FlowRun) -> WatchedJob | None:
     schema = JOBS.get(client.read_flow(run.flow_id).name)
-    if schema is None or "job" not in run.parameters:
+    if schema is None or not {"job"} <= run.parameters.keys() <= {"job", "set"}:  # it cannot start
         return None
     job: WatchedJob = TypeAdapter(schema).validate_python(run.parameters["job"])
     return override(job, run.parameters.get("set", ()))

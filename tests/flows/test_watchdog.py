@@ -118,6 +118,16 @@ def test_a_run_is_scheduled_again_while_it_gets_further_and_given_up_when_it_doe
     assert watchdog() == [], "it was told of already"
 
 
+def test_a_run_with_a_parameter_that_its_flow_does_not_have_is_not_started_again(
+    client: SyncPrefectClient, raw: Path, tmp_path: Path
+) -> None:
+    job = pipeline_job(raw, tmp_path / "store").model_dump(mode="json")
+    deployment = train_model.to_deployment("watched").apply()
+    made = client.create_flow_run_from_deployment(deployment, parameters={"job": job, "sett": ["run=x"]}).id
+    crash(client, made, Pending())
+    assert watchdog(flow_run=made) == [] and state_of(client, made) == "CRASHED"
+
+
 def test_a_run_that_was_cancelled_before_it_crashed_is_not_started_again(
     client: SyncPrefectClient, raw: Path, tmp_path: Path
 ) -> None:
