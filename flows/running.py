@@ -8,12 +8,18 @@ from contextvars import copy_context
 from typing import Any
 
 import httpx
-from prefect import Flow
-from prefect.settings import PREFECT_API_URL
+from prefect import Flow, tags
+from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
 from tasks import OWN_SERVER
 from tasks.patience import RetriesExhausted
 from trainer.common.errors import ConfigError, Preempted
+
+TAG = "headrace-command"
+"""The tag of a command's flow runs; those of deployments have `headrace`."""
+
+HEARTBEAT_SECONDS = 30
+"""As in deployments/prefect.yaml."""
 
 WITHOUT = ", or unset PREFECT_API_URL to run without it"
 
@@ -21,9 +27,12 @@ WITHOUT = ", or unset PREFECT_API_URL to run without it"
 def run(flow: Flow[[Any], Any], job: Any) -> Any:
     """Run a flow in a thread; in the main thread, Prefect would replace our signal handler by one that raises.
 
-    Raises `Preempted` if a temporary problem lasted too long; running the job again continues.
+    The run sends heartbeats, so that deployments/automations.yaml marks it as crashed if this process is killed. Raises
+    `Preempted` if a temporary problem lasted too long; running the job again continues.
     """
-    with telling_outages(), ThreadPoolExecutor(1, "flow") as pool:
+    every = None if OWN_SERVER in os.environ else HEARTBEAT_SECONDS  # a temporary server ends with this process
+    beats = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: every})
+    with telling_outages(), beats, tags(TAG), ThreadPoolExecutor(1, "flow") as pool:
         return pool.submit(copy_context().run, flow, job).result()
 
 

@@ -11,14 +11,16 @@ from prefect import flow, task
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import StateType
 from prefect.client.schemas.sorting import FlowRunSort
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.runtime import flow_run
+from prefect.settings import PREFECT_API_URL, get_current_settings, temporary_settings
 from transformers import AutoConfig, BertForSequenceClassification
 
 from flows.predict import predict
 from flows.prepare_data import prepare_data
-from flows.running import run
+from flows.running import HEARTBEAT_SECONDS, TAG, run
 from flows.work import status_of
 from tasks.patience import RetriesExhausted, patient
+from tests import ROOT
 from tests.flows.serving import serving
 from tests.processes import free_port, wait_until
 from tests.s3 import S3Server
@@ -27,6 +29,7 @@ from tests.trainer.labelled_data import bert_folder
 from trainer.common import transient
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, CorpusError, Preempted, StorageError
 from trainer.common.stopping import stopping_when
+from trainer.config.files import parse_yaml
 from trainer.config.labelled import PredictJob
 from trainer.store.storage import Store
 
@@ -77,6 +80,19 @@ def test_a_requested_stop_is_a_crash_and_75(capsys: pytest.CaptureFixture[str]) 
     with get_client(sync_client=True) as client:
         newest = client.read_flow_runs(sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=1)[0]
     assert newest.state is not None and newest.state.type is StateType.CRASHED
+
+
+@flow
+def heard(job: None) -> tuple[list[str], int | None]:
+    """What the automation for silent runs needs."""
+    return flow_run.tags or [], get_current_settings().flows.heartbeat_frequency
+
+
+def test_a_command_that_is_killed_is_noticed_as_a_deployed_run_is() -> None:
+    tags, seconds = run(heard, None)
+    silent = parse_yaml((ROOT / "deployments" / "automations.yaml").read_text())["automations"][0]["trigger"]
+    assert seconds == HEARTBEAT_SECONDS < silent["within"] / 3
+    assert tags == [TAG] and TAG in str(silent["match_related"])
 
 
 def test_what_a_person_must_change_is_a_failure_and_2() -> None:
