@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from prefect import flow, task
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowFilter, FlowFilterName
 from prefect.client.schemas.objects import StateType
-from prefect.client.schemas.sorting import FlowRunSort
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL, get_current_settings, temporary_settings
 from transformers import AutoConfig, BertForSequenceClassification
@@ -28,12 +28,12 @@ from tests.support import small_job, small_values
 from tests.trainer.labelled_data import bert_folder
 from trainer.common import transient
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, CorpusError, Preempted, StorageError
-from trainer.common.stopping import stopping_when
+from trainer.common.stopping import request_stop, stopping_when
 from trainer.config.files import parse_yaml
 from trainer.config.labelled import PredictJob
 from trainer.store.storage import Store
 
-FOUND: list[Exception] = []
+FOUND: list[StorageError] = []
 """What a task meets, from the last to the first."""
 
 
@@ -72,14 +72,27 @@ def test_what_does_not_pass_in_time_is_a_crash_and_75() -> None:
     assert status_of(lambda: run(meeting, "it")) == EXIT_PREEMPTED
 
 
+@task
+@patient
+def be_stopped() -> None:
+    """A stage that is asked to stop with this process."""
+    request_stop()
+    raise Preempted("train: asked to stop")
+
+
+@flow
+def stopped(job: None) -> None:
+    """One task."""
+    be_stopped()
+
+
 def test_a_requested_stop_is_a_crash_and_75(capsys: pytest.CaptureFixture[str]) -> None:
-    FOUND.append(Preempted("train: asked to stop"))
-    with stopping_when(lambda: True):
-        assert status_of(lambda: run(meeting, "it")) == EXIT_PREEMPTED
+    with stopping_when(lambda: False):
+        assert status_of(lambda: run(stopped, None)) == EXIT_PREEMPTED
     assert "asked to stop: finished work is kept; run it again to continue" in capsys.readouterr().err
     with get_client(sync_client=True) as client:
-        newest = client.read_flow_runs(sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=1)[0]
-    assert newest.state is not None and newest.state.type is StateType.CRASHED
+        (made,) = client.read_flow_runs(flow_filter=FlowFilter(name=FlowFilterName(any_=["stopped"])))
+    assert made.state is not None and made.state.type is StateType.CRASHED
 
 
 @flow
