@@ -40,6 +40,11 @@ class PreferenceDataConfig(ConversationsConfig):
         return value
 
 
+def _without_default(schema: dict[str, Any]) -> None:
+    """Remove a default that depends on the loss: a form would send it with any."""
+    del schema["default"]
+
+
 class PreferenceTrainingConfig(FinetuneTrainingConfig):
     """Preference tuning, with its usual defaults; a sample is a pair."""
 
@@ -56,7 +61,7 @@ class PreferenceTrainingConfig(FinetuneTrainingConfig):
         default=0.1,
         gt=0,
         le=100,
-        json_schema_extra=lambda schema: schema.pop("default"),  # a form would send it, also for simpo
+        json_schema_extra=_without_default,
         description="dpo, ipo: strength of the KL penalty that keeps the model near its reference; simpo: the scale of "
         "rewards (default there: 2); orpo: the weight of the odds ratio beside the loss of the chosen answers",
     )
