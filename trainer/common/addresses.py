@@ -59,9 +59,9 @@ def check_address(text: str) -> None:
 
 MISTYPED = re.compile(
     r"(?:s3a?|gs|gcs|abfss?|az|hdfs|https?)(?::(?!//)|//)|(?:.*/)?\$\w|.*?(?:\$\{|\{\{)|[\w+]+::(?=.*://)"
-    r"|[A-Za-z]:\\"  # a folder of Windows, which Linux would create as one name
+    r"|[A-Za-z]:[\\/]|\\\\"  # a folder of Windows, which Linux would create as one name
 )
-"""The beginning of a place that would be taken for a folder, although a URL or a variable's value is meant."""
+"""The beginning of a place that would be taken for a folder here, although something else is meant."""
 
 
 def check_place(text: str) -> None:
@@ -69,7 +69,7 @@ def check_place(text: str) -> None:
     if mistake := MISTYPED.match(text.strip()):
         raise ValueError(
             f"{text!r} is neither a folder nor a URL, as it begins with {mistake[0]!r}; expected a folder, or a URL "
-            "such as s3://bucket/folder, without variables"
+            "such as s3://bucket/folder, without variables or drives"
         )
 
 

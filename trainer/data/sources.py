@@ -53,7 +53,9 @@ def find_sources(corpus: CorpusConfig, what: str = "corpus") -> list[SourceFile]
     found: dict[str, SourceFile] = {}
     for pattern in corpus.paths:
         with reading(pattern):
-            matches = list(_match(pattern)) or _refuse(corpus, pattern, what)
+            matches = list(_match(pattern))
+            if not matches:
+                _refuse(corpus, pattern, what)
         for real, source in matches:
             if real not in found or source.path == real:
                 found[real] = source

@@ -6,7 +6,7 @@ import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from traceback import walk_tb
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from jinja2 import TemplateError
@@ -17,7 +17,7 @@ from trainer.common.errors import ConfigError, PipelineError, brief
 from trainer.common.progress import Progress
 from trainer.common.stopping import StopRequested, check_stop, stop_requested
 from trainer.config.evaluation import HarnessConfig
-from trainer.config.harness_files import local_tasks
+from trainer.config.harness_files import definitions, local_tasks
 from trainer.config.jobs import EvaluateJob
 from trainer.data.chat.template import bound_template
 from trainer.evaluation.decontamination import find_kept_out
@@ -157,6 +157,7 @@ def measure_harness(wanted: Measurement, progress: Progress, runtime: Runtime) -
 
 
 def _measure(job: EvaluateJob, wanted: Measurement, progress: Progress) -> Result:
+    defined = _defined(asked_for(job))  # before work of hours, in which a file may be edited
     with progress.bar("harness", None, "request") as bar:
         with hearing():  # drops warnings about the way a model is passed, and about tasks, which are repeated below
             loaded = load_tasks(asked_for(job))
@@ -166,7 +167,23 @@ def _measure(job: EvaluateJob, wanted: Measurement, progress: Progress) -> Resul
     doubts = [*loaded.doubts, *heard(), *_left_out(found)]
     for doubt in doubts:
         log.warning("evaluation.harness: %s", doubt)
-    return _result(Store(job.store), job, wanted, found, doubts)
+    return _result(Store(job.store), job, wanted, found, defined, doubts)
+
+
+class Defined(NamedTuple):
+    """The identity of a task or group, and the (digest of a file, field) pairs of its questions, if they are known."""
+
+    identity: str
+    questions: set[tuple[str, str]] | None = None
+
+
+def _defined(options: HarnessConfig) -> dict[str, Defined]:
+    """The requested tasks and groups, and the local ones in them, by name."""
+    local = local_tasks(options)
+    inner = [each.name for name in options.tasks for each in definitions(name, local)]
+    names = list(dict.fromkeys([*options.tasks, *inner]))
+    told = identify(options.model_copy(update={"tasks": names}), installed_version())
+    return {name: Defined(name_of(identity), questions_of(name, local)) for name, identity in told.items()}
 
 
 def ask(model: AskedModel, loaded: Loaded, options: HarnessConfig, resamples: int = RESAMPLES) -> Results:
@@ -222,20 +239,20 @@ def _load(folder: str, beside: str | None, job: EvaluateJob, advance: Callable[[
     return AskedModel(cast(Any, model).to(device), tokenizer, job.evaluation.batch, advance=advance)
 
 
-def _result(store: Store, job: EvaluateJob, wanted: Measurement, found: Results, doubts: list[str]) -> Result:
+def _result(
+    store: Store, job: EvaluateJob, wanted: Measurement, found: Results, defined: dict[str, Defined], doubts: list[str]
+) -> Result:
     """The result with lm-eval's figures for the requested tasks and groups, and for the members of groups."""
     options, run = asked_for(job), run_at(store, wanted.model.key)
-    local = local_tasks(options)
     measured = {name: figures for name in found["results"] if (figures := figures_of(found, name))}
-    told = identify(options.model_copy(update={"tasks": list(measured)}), installed_version())
-    # Of the requested tasks as they were before: a file may have been edited in the hours since then.
-    before = {name: task["content"] for name, task in wanted.recipe["tasks"].items() if name in told}
-    identities = {name: name_of(identity) for name, identity in told.items()} | before
+    others = [name for name in measured if name not in defined]  # members of lm-eval's own groups
+    told = identify(options.model_copy(update={"tasks": others, "include_path": None}), installed_version())
+    defined = defined | {name: Defined(name_of(identity)) for name, identity in told.items()}
     tasks = {
         name: Task(
-            version=str(found["versions"].get(name, "")), identity=identities[name],
+            version=str(found["versions"].get(name, "")), identity=defined[name].identity,
             greater_is_better={figure: each.greater for figure, each in figures.items() if each.greater is not None},
-            **(find_kept_out(store, run, asked) if run and (asked := questions_of(name, local)) else {}),
+            **(find_kept_out(store, run, asked) if run and (asked := defined[name].questions) else {}),
         )
         for name, figures in measured.items()
     }  # fmt: skip
@@ -249,7 +266,7 @@ def _result(store: Store, job: EvaluateJob, wanted: Measurement, found: Results,
             )
             for name, figures in measured.items()
         },
-        measured_on=HarnessBasis(harness=identities),
+        measured_on=HarnessBasis(harness={name: defined[name].identity for name in measured}),
         asked=Asked(lm_eval=installed_version(), limit=options.limit, tasks=tasks, doubts=doubts),
     )
 

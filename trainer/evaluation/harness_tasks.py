@@ -111,10 +111,11 @@ def evaluate_tasks(
     model: LM, tasks: dict[str, Any], options: HarnessConfig, limit: int | None, resamples: int
 ) -> Results:
     """lm-eval's results for a model; `resamples` is the number of bootstrap resamples for standard errors."""
-    found: Results = evaluator.evaluate(
-        model, tasks, limit=limit, bootstrap_iters=resamples, log_samples=False,
-        apply_chat_template=options.chat_template, fewshot_as_multiturn=options.chat_template,
-    )  # fmt: skip
+    with np.errstate(over="ignore", invalid="ignore"):  # standard errors of infinite figures
+        found: Results = evaluator.evaluate(
+            model, tasks, limit=limit, bootstrap_iters=resamples, log_samples=False,
+            apply_chat_template=options.chat_template, fewshot_as_multiturn=options.chat_template,
+        )  # fmt: skip
     return found
 
 
@@ -216,16 +217,19 @@ def _let_overflow(task: Any) -> None:
 
 
 class OrInfinite:
-    """A perplexity, infinite if it overflows; equal to lm-eval's function, which decides the standard error."""
+    """A perplexity, infinite if it overflows; equal to lm-eval's function, which decides the standard error.
+
+    The type of NumPy has an infinite square where `float` raises an error, for the standard error of a large figure.
+    """
 
     def __init__(self, exact: Callable[[Any], float]) -> None:
         self.exact, self.__name__ = exact, exact.__name__
 
-    def __call__(self, items: Any) -> float:
+    def __call__(self, items: Any) -> np.float64:
         try:
-            return float(self.exact(items))
+            return np.float64(self.exact(items))
         except OverflowError:
-            return math.inf
+            return np.float64(math.inf)
 
     def __eq__(self, other: object) -> bool:
         return other is self.exact

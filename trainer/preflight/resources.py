@@ -119,9 +119,8 @@ def _check_threshold(job: RunJob) -> None:
         name, value = "better_by", gate.better_by
     else:
         return
-    raise ConfigError(
-        f"promotion.{name} is {value:g}, but {gate.metric} is at most 1: set {value / 100:g} for {value:g} %"
-    )
+    remedy = f": set {value / 100:g} for {value:g} %" if value <= 100 else ""
+    raise ConfigError(f"promotion.{name} is {value}, but {gate.metric} is at most 1{remedy}")
 
 
 def _plan_ranks(job: RunJob) -> tuple[int, int]:

@@ -244,10 +244,10 @@ def _curve_note(groups: Sequence[Sequence[ComparedRun]]) -> str:
         units = [f"{group[0].unit} ({', '.join(run.letter for run in group)})" for group in groups]
         notes.append(f"Not compared: losses in {' with losses in '.join(units)}.")
     for group in groups:
-        apart = [name for name in OF_THE_LOSS if not all_same([run.job["training"].get(name) for run in group])]
+        apart = [name for name in OF_THE_LOSS if not all_same([run.job["training"].get(name) or None for run in group])]
         if apart:
-            letters = ", ".join(run.letter for run in group)
-            notes.append(f"The training losses of {letters} measure different things: training.{apart[0]} differs.")
+            letters, settings = ", ".join(run.letter for run in group), ", ".join(f"training.{name}" for name in apart)
+            notes.append(f"The training losses of {letters} measure different things: they differ in {settings}.")
     return " ".join(notes)
 
 

@@ -194,7 +194,10 @@ def run_steps(session: Session, batches: Iterator[Batch], unsaved: ExitStack) ->
 
 
 def end_step(session: Session, outcome: Outcome) -> bool:
-    """Record, evaluate and save after a step that changed the weights, as far as due; returns whether it is saved."""
+    """Record, evaluate and save after a step that changed the weights, as far as due; returns whether it is saved.
+
+    The last step is saved by `run_loop`.
+    """
     plan, state, training = session.plan, session.state, session.training
     state.step += 1
     state.scores, state.unmeasured = None, False
@@ -218,8 +221,7 @@ def measure_and_save(session: Session) -> bool:
         evaluates = asks = evaluates or asks
     if evaluates or asks:
         evaluate_now(session, evaluates, asks)
-        at_end = at_end or stops_early(session)
-    saves = saves or at_end or epoch_ends or due(state.step, training.save_every) or state.best_step == state.step
+    saves = saves or epoch_ends or due(state.step, training.save_every) or state.best_step == state.step
     if saves:
         save_now(session, ended_epoch(state.step, plan.steps_per_epoch))
     session.meter.pause(time.perf_counter() - paused)

@@ -222,7 +222,9 @@ def note_environment(store: Store, run: str, environment: dict[str, Any], step: 
         before = read_sealed(store, f"{run}/{ENVIRONMENT}") or {} if step else {}
     told = {name: before.pop(name) for name in list(before) if name.startswith(UNTIL)}
     # Of processes that were killed before they saved a later step; it is not known which of their steps remain.
-    here = [told.pop(name) for name in list(told) if int(name.removeprefix(UNTIL)) >= step]
-    changes = [*here, *(tell_changes(before, environment) if before else ())]
+    here = [
+        clause for name in list(told) if int(name.removeprefix(UNTIL)) >= step for clause in told.pop(name).split("; ")
+    ]
+    changes = dict.fromkeys([*here, *(tell_changes(before, environment) if before else ())])
     note = {f"{UNTIL}{step}": "; ".join(changes)} if changes else {}
     write_sealed(store, f"{run}/{ENVIRONMENT}", {**environment, **told, **note})

@@ -359,7 +359,7 @@ def keep_threads(recorded: Computed, runtime: Runtime) -> None:
 
 
 def describe_environment(device: torch.device, ranks: int, precision: str) -> dict[str, Any]:
-    """Versions of the packages that affect a run's outcome, and its devices; of a CPU, the vector instructions in use."""
+    """Versions of the packages that affect a run's outcome, and its devices; of a CPU, its vector instructions."""
     cpu = f"CPU, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}"
     return {
         "python": platform.python_version(),

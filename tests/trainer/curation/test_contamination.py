@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,29 @@ def test_documents_that_share_an_n_gram_go(tmp_path: Path, raw: Path) -> None:
     again = decide(job)
     assert again.key != made.key
     assert kept_out(job) == [8]
+
+
+def test_a_document_that_fails_a_rule_goes_for_that(tmp_path: Path, raw: Path) -> None:
+    (tmp_path / "eval.txt").write_text("\n".join(EVALUATION))
+    options = {"files": [{"paths": [str(tmp_path / "eval.txt")]}]}
+    sizes = [len(json.loads(line)["text"].encode()) for line in raw.read_text().splitlines()]
+    rules = {"filters": [{"kind": "length", "least_bytes": sizes[2] + 1}], "exact": None, "decontaminate": options}
+    long = write_documents(tmp_path / "long.jsonl", [" ".join(prose(50, 200))])
+    job = curated_job(tmp_path / "store", {"one": str(tmp_path / "[rl]*.jsonl")}, rules)
+    reasons = reasons_of(job, decide(job).key, "one")
+    assert long < raw, "its document is the first"
+    assert (reasons[1 + 2], reasons[1 + 8]) == ("length: bytes too low", "contaminated") and sizes[2] < sizes[8]
+
+
+def test_the_end_of_a_file_and_the_beginning_of_the_next_are_not_one_text(tmp_path: Path) -> None:
+    words = [prose(number, 40) for number in range(2)]
+    for name, own in zip("ab", words, strict=True):
+        (tmp_path / f"{name}.txt").write_text(" ".join(own))
+    (tmp_path / "test.jsonl").write_text(json.dumps({"text": " ".join([*words[0][-7:], *words[1][:6]])}))
+    named = {"files": [{"paths": [str(tmp_path / "test.jsonl")]}]}
+    corpora = [{"name": "one", "paths": [str(tmp_path / "[ab].txt")], "format": "text"}]
+    job = curated_job(tmp_path / "store", {}, {"exact": None, "decontaminate": named}, corpora=corpora)
+    assert reasons_of(job, decide(job).key, "one") == ["kept", "kept"]
 
 
 @pytest.mark.parametrize("piece_bytes", [1024, 8 * 2**20])

@@ -359,6 +359,12 @@ def test_what_is_normalised_does_not_count(normalise: list[str], same: list[str]
     assert bool(equal) == bool(same)
 
 
+def test_another_seed_gives_other_keys() -> None:
+    batch = batch_of([" ".join(prose(1, 60))])
+    keys = [Signature.of(NearConfig(seed=seed))(batch)[KEYS] for seed in (0, 1, 0)]
+    assert (keys[0] == keys[2]).all() and not (keys[0] == keys[1]).any()
+
+
 def test_the_order_of_what_is_normalised_names_the_same_digest() -> None:
     orders = [["space", "case"], ["case", "space"], ["case", "space", "case"]]
     assert len({Digest.of(ExactConfig.model_validate({"normalise": each})) for each in orders}) == 1

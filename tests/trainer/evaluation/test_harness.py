@@ -1,6 +1,7 @@
 """What lm-eval measures of a finished run, where that is kept, and who tells of it."""
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -9,8 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
+from lm_eval.api.metrics import perplexity, stderr_for_metric
 
 from tests.processes import cores
 from tests.trainer.adapted_runs import adapt, write_base
@@ -24,6 +27,7 @@ from trainer.config.evaluation import HarnessConfig
 from trainer.config.jobs import EvaluateJob
 from trainer.config.runs import PromotionConfig
 from trainer.evaluation.harness_identity import identify, installed_version, name_of
+from trainer.evaluation.harness_tasks import OrInfinite
 from trainer.evaluation.measurement import read_result
 from trainer.pipelines.any_kind import ask_harness
 from trainer.records.basis import HarnessBasis
@@ -111,20 +115,35 @@ def test_figures_that_are_not_finite_are_left_out_with_a_word(run: Finished, tmp
     assert "doubtful: the perplexity of the task 'tiny' is inf, and is left out" in result.lines()
 
 
-def test_figures_of_a_task_edited_while_it_is_measured_are_of_the_task_before(run: Finished, tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", ["tiny", "pair"])
+def test_figures_of_a_task_edited_while_it_is_measured_are_of_the_task_before(
+    run: Finished, asked: str, tmp_path: Path
+) -> None:
     options = write_task(tmp_path, process_results=None)
+    (tmp_path / "pair.yaml").write_text("group: pair\ntask: [tiny]\n")
     task, edited = tmp_path / "tiny.yaml", "process_results: !function own.results"
     task.write_text(task.read_text().replace("process_results: null", edited))
     (tmp_path / "own.py").write_text(
         "def results(doc, answers):\n"
-        f"    with open({str(task)!r}, 'a') as file: file.write('# edited')\n"
+        f"    with open({str(task)!r}, 'a') as file: file.write('# edited: [half')\n"
+        f"    with open({str(tmp_path / 'other.yaml')!r}, 'w') as file: file.write('task: [half')\n"
         "    return {'acc': 1.0}\n"
     )
     before = name_of(identify(options, installed_version())["tiny"])
-    result = measure(run, options)
-    assert isinstance(result.measured_on, HarnessBasis) and result.measured_on.harness == {"tiny": before}
+    result = measure(run, options.model_copy(update={"tasks": [asked]}))
+    (tmp_path / "other.yaml").unlink()
+    assert isinstance(result.measured_on, HarnessBasis) and result.measured_on.harness["tiny"] == before
     assert task_of(result).identity == before != name_of(identify(options, installed_version())["tiny"])
     assert not measure(run, options).reused
+
+
+def test_a_perplexity_that_may_be_infinite_has_the_standard_error_of_lm_evals_own() -> None:
+    told = [-1.0, -2.5, -3.0, -7.0]
+    own, errors = OrInfinite(perplexity), [stderr_for_metric(each, 10) for each in (OrInfinite(perplexity), perplexity)]
+    assert own(told) == perplexity(told) and own([-8000.0]) == math.inf
+    assert errors[0](told) == errors[1](told) > 0
+    with np.errstate(all="ignore"):
+        assert not math.isfinite(errors[0]([-400.0, -390.0, -700.0, -705.0])), "an error, where figures are near 1e300"
 
 
 @pytest.mark.deep

@@ -254,7 +254,7 @@ def test_runs_of_both_kinds_say_what_is_not_compared(store: Store) -> None:
 
 
 def test_training_losses_that_measure_different_things_are_said_to(own: Store) -> None:
-    said = "The training losses of A, B measure different things: training.class_weights differs."
+    said = "The training losses of A, B measure different things: they differ in training.class_weights."
     assert said not in compare(own, ["tuned", "retuned"])
     key = "runs/retuned/config.json"
     config = require_sealed(own, key)
