@@ -30,7 +30,9 @@ def run(flow: Flow[[Any], Any], job: Any) -> Any:
     The run sends heartbeats, so that deployments/automations.yaml marks it as crashed if this process is killed. Raises
     `Preempted` if a temporary problem lasted too long; running the job again continues.
     """
-    every = None if OWN_SERVER in os.environ else HEARTBEAT_SECONDS  # a temporary server ends with this process
+    every = PREFECT_FLOWS_HEARTBEAT_FREQUENCY.value()
+    if OWN_SERVER not in os.environ:  # a temporary server ends with this process
+        every = every or HEARTBEAT_SECONDS
     beats = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: every})
     with telling_outages(), beats, tags(TAG), ThreadPoolExecutor(1, "flow") as pool:
         return pool.submit(copy_context().run, flow, job).result()

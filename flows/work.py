@@ -9,6 +9,7 @@ running.py   runs the flow; needs Prefect
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, cast
 
 from pydantic import BaseModel
@@ -98,7 +99,8 @@ def status_of(work: Callable[[], int | None]) -> int:
             check_stop()
             return work() or 0
     except Preempted as stop:
-        print(stop, file=sys.stderr)
+        with suppress(OSError):  # the terminal may be closed
+            print(stop, file=sys.stderr)
         return EXIT_PREEMPTED
     except PipelineError as error:
         print(f"\n{type(error).__name__}: {error}", file=sys.stderr)

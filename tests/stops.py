@@ -95,7 +95,8 @@ class Stops:
 
     def _stop(self, store: Path) -> bool:
         """Stop a run at a random time of a random remaining stage; return whether it was still running."""
-        signum, times = self._draw.choice(SIGNALS), self._draw.choice([1, 2])
+        heeded = [each for each in SIGNALS if signal.getsignal(each) != signal.SIG_IGN]  # without SIGHUP under nohup
+        signum, times = self._draw.choice(heeded), self._draw.choice([1, 2])
         group, between = self._draw.random() < 0.5 and self._kind != "warm", self._draw.uniform(0.0, 1.5)
         stages = list(self.lengths)[:-1]
         if stage_of(store) not in stages:

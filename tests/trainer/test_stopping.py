@@ -1,6 +1,8 @@
 """Asked to stop by a signal: wherever it lands, a command ends with 75 in time, and nothing is lost."""
 
 import json
+import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -27,6 +29,8 @@ import atexit, gc, os, signal, sys, threading, time, weakref
 from trainer.common.process import on_rank
 from trainer.common.stopping import check_stop, defer_stop, install_signal_handlers, leave, stop_requested
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also if the tests run under nohup
+
 def ask(signum=signal.SIGTERM):
     os.kill(os.getpid(), signum)
 
@@ -47,6 +51,19 @@ def command(work: str, before: str = "", latest: float = 5.0) -> Ended:
     )
     ended = subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, timeout=60)
     return Ended(ended.returncode, ended.stdout, ended.stderr)
+
+
+def test_a_command_whose_terminal_is_closed_ends_as_if_it_was_asked_to_stop() -> None:
+    text = COMMAND.format(work="lambda: (print('working', flush=True), go_on())", latest=5.0)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(ROOT)
+        os.execv(sys.executable, [sys.executable, "-c", text])
+    said = b""
+    while b"working" not in said:
+        said += os.read(terminal, 1000)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == EXIT_PREEMPTED
 
 
 @pytest.mark.parametrize("signum", ["SIGTERM", "SIGINT", "SIGHUP"])

@@ -187,8 +187,9 @@ def on_rank(work: Callable[[], None]) -> int:
 def _print_error(message: str) -> None:
     """Write a message in one call, so that messages of several ranks do not interleave."""
     rank = own_rank()
-    sys.stderr.write(f"{'' if rank is None else f'[rank {rank}] '}{message}\n")
-    sys.stderr.flush()
+    with suppress(OSError):  # the terminal may be closed
+        sys.stderr.write(f"{'' if rank is None else f'[rank {rank}] '}{message}\n")
+        sys.stderr.flush()
 
 
 PACKAGES = [

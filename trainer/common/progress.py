@@ -138,8 +138,9 @@ def plain_lines(stream: TextIO = sys.stderr) -> Show:
     """Show updates as lines of text."""
 
     def show(update: Update) -> None:
-        stream.write(describe(update) + "\n")
-        stream.flush()
+        with suppress(OSError):  # the terminal may be closed, or the reader of a pipe gone
+            stream.write(describe(update) + "\n")
+            stream.flush()
 
     return show
 
