@@ -57,6 +57,15 @@ def test_documents_that_share_an_n_gram_go(tmp_path: Path, raw: Path) -> None:
     assert kept_out(job) == [8]
 
 
+def test_fewer_texts_are_looked_for_if_more_words_are_required(tmp_path: Path, raw: Path) -> None:
+    path = tmp_path / "eval.txt"
+    path.write_text("\n".join([*EVALUATION, SHORT]))
+    for least, expected in ((7, [2, 6, 8]), (8, [2, 8])):
+        job = job_of(tmp_path, raw, files=[{"paths": [str(path)]}], least_words=least)
+        decide(job)
+        assert kept_out(job) == expected
+
+
 def test_a_document_that_fails_a_rule_goes_for_that(tmp_path: Path, raw: Path) -> None:
     (tmp_path / "eval.txt").write_text("\n".join(EVALUATION))
     options = {"files": [{"paths": [str(tmp_path / "eval.txt")]}]}

@@ -168,18 +168,22 @@ def test_a_checkpoint_has_the_figures_of_its_own_step_or_none(raw: Path, stocked
         assert (manifest.details["scores"] or {}).get("loss") == (measured[step] if step % 2 == 0 else None)
 
 
+@pytest.mark.parametrize("learns", [True, False])
 def test_epochs_set_the_number_of_steps_and_keep_a_checkpoint_each(
-    raw: Path, stocked: Path, data: PreparedData
+    raw: Path, stocked: Path, data: PreparedData, learns: bool
 ) -> None:
-    changes = {"training__max_steps": None, "training__epochs": 2, "training__global_batch": 64}
+    changes: dict[str, Any] = {"training__max_steps": None, "training__epochs": 3, "training__global_batch": 64}
+    if not learns:  # then the second epoch's checkpoint is not kept as the best
+        changes |= {"training__optimizer": "sgd", "training__learning_rate": 1e-12}
     run = train_here(raw, stocked, data, **changes)
     plan = json.loads((stocked / run / "plan.json").read_text())
     assert plan["steps_per_epoch"] == -(-plan["windows"] // 64)
-    assert plan["total_steps"] == 2 * plan["steps_per_epoch"] == curve(stocked)[-1][0]
+    assert plan["total_steps"] == 3 * plan["steps_per_epoch"] == curve(stocked)[-1][0]
     losses = dict(held_out_losses(stocked))
-    assert list(losses) == [0, plan["steps_per_epoch"], plan["total_steps"]]
+    steps = [number * plan["steps_per_epoch"] for number in (1, 2, 3)]
+    assert list(losses) == [0, *steps]
+    assert (len(set(losses.values())) > 1) == learns
     names = sorted(path.name for path in (stocked / run / "epochs").iterdir())
-    steps = [plan["steps_per_epoch"], plan["total_steps"]]
     assert names == [f"epoch-{n:04d}-step-{step:08d}-loss-{losses[step]:.4f}" for n, step in enumerate(steps, start=1)]
     best = json.loads((stocked / run / "checkpoint-best").read_text())
     assert best["scores"]["loss"] == min(losses[step] for step in steps)
