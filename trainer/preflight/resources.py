@@ -120,7 +120,7 @@ def _check_threshold(job: RunJob) -> None:
     else:
         return
     remedy = f": set {value / 100:g} for {value:g} %" if value <= 100 else ""
-    raise ConfigError(f"promotion.{name} is {value}, but {gate.metric} is at most 1{remedy}")
+    raise ConfigError(f"promotion.{name} is {value:.15g}, but {gate.metric} is at most 1{remedy}")
 
 
 def _plan_ranks(job: RunJob) -> tuple[int, int]:

@@ -119,9 +119,9 @@ def test_files_too_few_to_hold_one_out_are_warned_of(tmp_path: Path, changes: di
         (tmp_path / f"{number}.txt").write_text("a line of text\n" * 200)
     corpora = [{"name": "books", "paths": [f"{tmp_path}/*.txt"]}]
     found = preflight(small_job(tmp_path, tmp_path / "new", data__corpora=corpora, **changes), silent()).warnings
-    assert [each.startswith("the corpora have 4 documents (files)") and str(told) in each for each in found] == [
-        True
-    ] * (told is not None)
+    assert [
+        each.startswith("the corpora have about 4 documents (files or") and str(told) in each for each in found
+    ] == [True] * (told is not None)
 
 
 def test_a_batch_that_the_ranks_do_not_divide_is_refused(raw: Path, tmp_path: Path) -> None:
