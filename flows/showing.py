@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from trainer.common.display import plain_score, show
+from trainer.common.display import escaped, plain_score
 from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob, PromoteJob, RollbackJob
 from trainer.config.labelled import PredictJob, TuningJob
 from trainer.kinds.labelled.predictions import describe
@@ -58,10 +58,7 @@ def show_samples(samples: Sequence[Sample]) -> None:
     """Print prompts, each followed by the model's continuation, with an empty line at the end."""
     bold, plain = ("\033[1m", "\033[0m") if sys.stdout.isatty() else ("|", "")
     for sample in samples:
-        show(f"\n{sample.prompt}")
-        print(bold, end="")
-        show(sample.continuation)
-        print(plain)
+        print(f"\n{escaped(sample.prompt)}{bold}{escaped(sample.continuation)}{plain}")
     if samples:
         print()
 

@@ -7,9 +7,7 @@ work.py      called by the commands that run a flow; reads and checks the job be
 running.py   runs the flow; needs Prefect
 """
 
-import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, cast
 
 from pydantic import BaseModel
@@ -20,7 +18,7 @@ from flows.seeds import run_seeds, with_seeds
 from flows.temporary_server import start_loading
 from tasks.stage import load_early
 from trainer.common.errors import EXIT_PREEMPTED, ConfigError, PipelineError, Preempted
-from trainer.common.process import loading
+from trainer.common.process import loading, print_error
 from trainer.common.stopping import check_stop, leave, stoppable
 from trainer.common.transient import exit_status
 from trainer.config.files import Job, read_values, split_settings, validate_job
@@ -99,11 +97,10 @@ def status_of(work: Callable[[], int | None]) -> int:
             check_stop()
             return work() or 0
     except Preempted as stop:
-        with suppress(OSError):  # the terminal may be closed
-            print(stop, file=sys.stderr)
+        print_error(str(stop))
         return EXIT_PREEMPTED
     except PipelineError as error:
-        print(f"\n{type(error).__name__}: {error}", file=sys.stderr)
+        print_error(f"\n{type(error).__name__}: {error}")
         return exit_status(error)
 
 

@@ -127,14 +127,15 @@ CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Characters with which a raw or generated text could control a terminal."""
 
 
+def escaped(text: str) -> str:
+    """The text as it is printed: with control characters escaped if it goes to a terminal."""
+    return CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text) if sys.stdout.isatty() else text
+
+
 def show(text: str) -> None:
-    """Print a text, with control characters escaped in a terminal; a reader that stops early, such as `head`, is not an
-    error.
-    """
-    if sys.stdout.isatty():
-        text = CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
+    """Print a text, `escaped`; a reader that stops early, such as `head`, is not an error."""
     try:
-        sys.stdout.write(text)
+        sys.stdout.write(escaped(text))
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

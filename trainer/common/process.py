@@ -172,19 +172,19 @@ def on_rank(work: Callable[[], None]) -> int:
             check_stop()
             work()
     except Preempted as stop:
-        _print_error(str(stop))
+        print_error(str(stop))
         return EXIT_PREEMPTED
     except FirstRankFailed as error:
         return exit_status(error)
     except Exception as error:
-        _print_error(
+        print_error(
             f"{type(error).__name__}: {error}" if isinstance(error, PipelineError) else traceback.format_exc().rstrip()
         )
         return exit_status(error)
     return 0
 
 
-def _print_error(message: str) -> None:
+def print_error(message: str) -> None:
     """Write a message in one call, so that messages of several ranks do not interleave."""
     rank = own_rank()
     with suppress(OSError):  # the terminal may be closed

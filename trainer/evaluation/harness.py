@@ -157,13 +157,14 @@ def measure_harness(wanted: Measurement, progress: Progress, runtime: Runtime) -
 
 
 def _measure(job: EvaluateJob, wanted: Measurement, progress: Progress) -> Result:
-    defined = _defined(asked_for(job))  # before work of hours, in which a file may be edited
+    options = asked_for(job)
+    defined = _defined(options)  # before work of hours, in which a file may be edited
     with progress.bar("harness", None, "request") as bar:
         with hearing():  # drops warnings about the way a model is passed, and about tasks, which are repeated below
-            loaded = load_tasks(asked_for(job))
+            loaded = load_tasks(options)
             model = _load(wanted.model.folder, wanted.model.beside, job, bar.advance)
         with hearing() as heard:
-            found = ask(model, loaded, asked_for(job))
+            found = ask(model, loaded, options)
     doubts = [*loaded.doubts, *heard(), *_left_out(found)]
     for doubt in doubts:
         log.warning("evaluation.harness: %s", doubt)

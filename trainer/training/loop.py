@@ -196,7 +196,7 @@ def run_steps(session: Session, batches: Iterator[Batch], unsaved: ExitStack) ->
 def end_step(session: Session, outcome: Outcome) -> bool:
     """Record, evaluate and save after a step that changed the weights, as far as due; returns whether it is saved.
 
-    The last step is saved by `run_loop`.
+    `run_loop` saves the last step if this does not.
     """
     plan, state, training = session.plan, session.state, session.training
     state.step += 1
