@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-from prefect.testing.utilities import prefect_test_harness
 
 from flows.data_to_model import data_to_model
 from flows.finetune import finetune
 from tests.cluster.nodes import Nodes, content
+from tests.prefect_server import prefect_server
 from tests.processes import cores
 from tests.support import small_job
 from tests.trainer.chats import chat_model
@@ -28,10 +27,7 @@ SETTINGS: dict[str, Any] = {"training__max_steps": 12, "training__processes": 2}
 @pytest.fixture(scope="module", autouse=True)
 def server() -> Iterator[None]:
     """A Prefect server."""
-    with (
-        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
-        prefect_test_harness(server_startup_timeout=120),
-    ):
+    with prefect_server():
         yield
 
 

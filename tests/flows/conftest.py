@@ -9,8 +9,7 @@ from uuid import UUID
 
 import pytest
 from prefect import State
-from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
-from prefect.testing.utilities import prefect_test_harness
+from prefect.settings import PREFECT_API_URL
 
 from flows.data_to_model import data_to_model
 from tasks.data import encode, prepare_tokenizer, tokenize_corpus
@@ -18,6 +17,7 @@ from tasks.evaluation import evaluate, evaluate_run, predict_texts
 from tasks.reporting import report
 from tasks.training import train
 from tests.headrace import headrace
+from tests.prefect_server import prefect_server
 from tests.processes import Ended, cores
 from tests.support import small_values
 from trainer.config.files import validate_job
@@ -57,10 +57,7 @@ def flow_run_of(state: State[Any]) -> UUID:
 @pytest.fixture(scope="session", autouse=True)
 def server() -> Iterator[dict[str, str]]:
     """A Prefect server, as environment variables for processes that use it."""
-    with (
-        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
-        prefect_test_harness(server_startup_timeout=120),
-    ):
+    with prefect_server():
         url = PREFECT_API_URL.value()
         assert url is not None
         yield {"PREFECT_API_URL": url}

@@ -188,109 +188,106 @@ def test_devices_that_a_machine_lacks_are_refused() -> None:
 
 
 @pytest.fixture
-def pretrained(finished: Finished, tmp_path: Path) -> Path:
+def earlier(finished: Finished, tmp_path: Path) -> Path:
     """A model folder with its tokenizer, as an earlier run published it."""
-    return Path(shutil.copytree(finished.store / finished.run / FINAL, tmp_path / "pretrained"))
+    return Path(shutil.copytree(finished.store / finished.run / FINAL, tmp_path / "earlier"))
 
 
-def continued(raw: Path, store: Path, pretrained: Path, **changes: Any) -> PipelineJob:
+def continued(raw: Path, store: Path, earlier: Path, **changes: Any) -> PipelineJob:
     """A job that trains an earlier run's model further."""
-    taken = {"path": str(pretrained / "tokenizer.json")}
-    return small_job(raw, store, **{"model": {"pretrained": str(pretrained)}, "data__tokenizer": taken, **changes})
+    taken = {"path": str(earlier / "tokenizer.json")}
+    return small_job(raw, store, **{"model": {"pretrained": str(earlier)}, "data__tokenizer": taken, **changes})
 
 
 def test_an_earlier_runs_model_may_be_trained_further_with_its_tokenizer(
-    raw: Path, tmp_path: Path, pretrained: Path
+    raw: Path, tmp_path: Path, earlier: Path
 ) -> None:
-    found = preflight(continued(raw, tmp_path / "store", pretrained), silent())
+    found = preflight(continued(raw, tmp_path / "store", earlier), silent())
     assert found.vocab_size == 384
 
 
-def test_a_pretrained_model_whose_weights_are_cut_short_is_refused(raw: Path, tmp_path: Path, pretrained: Path) -> None:
-    weights = pretrained / "model.safetensors"
+def test_a_pretrained_model_whose_weights_are_cut_short_is_refused(raw: Path, tmp_path: Path, earlier: Path) -> None:
+    weights = earlier / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    message = refused(continued(raw, tmp_path / "store", pretrained), ConfigError)
+    message = refused(continued(raw, tmp_path / "store", earlier), ConfigError)
     assert "model.safetensors is missing or damaged" in message
     assert "where its header describes" in message
 
 
 def test_a_pretrained_model_of_the_hub_is_fetched_before_anything_is_prepared(
-    raw: Path, finished: Finished, pretrained: Path, monkeypatch: pytest.MonkeyPatch
+    raw: Path, finished: Finished, earlier: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unreachable(*_: Any, **__: Any) -> None:
         raise OSError("no network")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
     own = finished.run.removeprefix("runs/")
-    job = continued(raw, finished.store, pretrained, model={"pretrained": own}, data__validation_fraction=0.3)
+    job = continued(raw, finished.store, earlier, model={"pretrained": own}, data__validation_fraction=0.3)
     message = refused(job, ArtifactError)
     assert "hub does not provide it: no network; " in message
     assert message.endswith(f"; if {finished.run} of the store is meant, write {finished.run}")
 
 
 def test_a_pretrained_model_with_another_tokenizer_is_refused_with_the_right_one(
-    raw: Path, stocked: Path, pretrained: Path, tmp_path: Path
+    raw: Path, stocked: Path, earlier: Path, tmp_path: Path
 ) -> None:
-    trained = continued(raw, stocked, pretrained, data__tokenizer={"vocab_size": 300})
+    trained = continued(raw, stocked, earlier, data__tokenizer={"vocab_size": 300})
     other = prepare(trained.preparation(), silent()).tokenizer
     taken = {"path": f"{stocked}/{other.key}/tokenizer.json"}
-    for job in (trained, continued(raw, tmp_path / "new", pretrained, data__tokenizer=taken)):
+    for job in (trained, continued(raw, tmp_path / "new", earlier, data__tokenizer=taken)):
         message = refused(job, TokenizerError)
-        assert f"not that of the pretrained model '{pretrained}'" in message
-        assert f"set data.tokenizer.path to '{pretrained / 'tokenizer.json'}'" in message
+        assert f"not that of the pretrained model '{earlier}'" in message
+        assert f"set data.tokenizer.path to '{earlier / 'tokenizer.json'}'" in message
 
 
 def test_a_pretrained_model_is_refused_with_a_tokenizer_that_is_still_to_be_trained(
-    raw: Path, tmp_path: Path, pretrained: Path
+    raw: Path, tmp_path: Path, earlier: Path
 ) -> None:
-    message = refused(
-        continued(raw, tmp_path / "store", pretrained, data__tokenizer={"vocab_size": 300}), TokenizerError
-    )
+    message = refused(continued(raw, tmp_path / "store", earlier, data__tokenizer={"vocab_size": 300}), TokenizerError)
     assert (
-        f"is not trained yet, so it is not that of the pretrained model '{pretrained}'; set data.tokenizer.path"
-        in message
+        f"is not trained yet, so it is not that of the pretrained model '{earlier}'; set data.tokenizer.path" in message
     )
 
 
 def test_a_pretrained_model_may_go_on_with_the_trained_tokenizer_that_it_had(
-    raw: Path, stocked: Path, pretrained: Path
+    raw: Path, stocked: Path, earlier: Path
 ) -> None:
     shutil.rmtree(stocked / "shards")
-    found = preflight(continued(raw, stocked, pretrained, data__tokenizer={"vocab_size": 384}), silent())
+    found = preflight(continued(raw, stocked, earlier, data__tokenizer={"vocab_size": 384}), silent())
     assert (found.vocab_size, found.plan) == (384, None)
 
 
-def test_a_pretrained_tokenizer_in_other_files_is_compared_as_well(raw: Path, tmp_path: Path, pretrained: Path) -> None:
-    path = pretrained / "tokenizer.json"
+def test_a_pretrained_tokenizer_in_other_files_is_compared_as_well(raw: Path, tmp_path: Path, earlier: Path) -> None:
+    path = earlier / "tokenizer.json"
     taken = {"path": str(shutil.copy(path, tmp_path / "taken.json")), "eos_token": END_OF_TEXT}
     model = json.loads(path.read_text())["model"]
     swapped = {**model["vocab"], "a": model["vocab"]["b"], "b": model["vocab"]["a"]}
     path.unlink()
-    (pretrained / "merges.txt").write_text("\n".join(["#version: 0.2", *map(" ".join, model["merges"])]))
-    (pretrained / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
-    job = continued(raw, tmp_path / "store", pretrained, data__tokenizer=taken)
-    (pretrained / "vocab.json").write_text(json.dumps(model["vocab"]))
+    (earlier / "merges.txt").write_text("\n".join(["#version: 0.2", *map(" ".join, model["merges"])]))
+    (earlier / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
+    job = continued(raw, tmp_path / "store", earlier, data__tokenizer=taken)
+    (earlier / "vocab.json").write_text(json.dumps(model["vocab"]))
     assert preflight(job, silent()).vocab_size == 384
-    (pretrained / "vocab.json").write_text(json.dumps(swapped))
+    (earlier / "vocab.json").write_text(json.dumps(swapped))
     message = refused(job, TokenizerError)
-    assert f"vocabularies differ; set data.tokenizer.path to '{pretrained}'" in message
+    assert f"vocabularies differ; set data.tokenizer.path to '{earlier}'" in message
 
 
-def test_a_pretrained_model_without_a_tokenizer_is_refused(raw: Path, tmp_path: Path, pretrained: Path) -> None:
-    taken = {"path": str(shutil.copy(pretrained / "tokenizer.json", tmp_path / "taken.json"))}
+def test_a_pretrained_model_without_a_tokenizer_is_refused(raw: Path, tmp_path: Path, earlier: Path) -> None:
+    taken = {"path": str(shutil.copy(earlier / "tokenizer.json", tmp_path / "taken.json"))}
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        (pretrained / name).unlink()
-    message = refused(continued(raw, tmp_path / "store", pretrained, data__tokenizer=taken), TokenizerError)
-    assert f"cannot check whether the data's tokenizer is that of the pretrained model '{pretrained}'" in message
+        (earlier / name).unlink()
+    message = refused(continued(raw, tmp_path / "store", earlier, data__tokenizer=taken), TokenizerError)
+    assert f"cannot check whether the data's tokenizer is that of the pretrained model '{earlier}'" in message
     assert "put the files of the model's tokenizer into its folder" in message
 
 
 @pytest.mark.deep
 def test_a_pretrained_name_of_the_hub_is_compared_with_its_files_there(
-    raw: Path, tmp_path: Path, pretrained: Path
+    raw: Path, tmp_path: Path, earlier: Path
 ) -> None:
     jobs = [
-        {"path": str(pretrained / "tokenizer.json")},
+        {"path": str(earlier / "tokenizer.json")},
         {"path": str(saved(byte_level_bpe(384), tmp_path / "tokenizer.json"))},
     ]
     look = (
@@ -301,7 +298,7 @@ def test_a_pretrained_name_of_the_hub_is_compared_with_its_files_there(
         "data__tokenizer=tokenizer)\n    try:\n        print(preflight(job, silent()).vocab_size)\n"
         "    except PipelineError as error:\n        print(error)\n"
     )
-    with serve_model(pretrained, "someone/words", "1" * 40) as address:
+    with serve_model(earlier, "someone/words", "1" * 40) as address:
         env = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "hub")}
         command = [sys.executable, "-c", look, str(raw), str(tmp_path / "store"), json.dumps(jobs)]
         said = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=True)
@@ -312,9 +309,9 @@ def test_a_pretrained_name_of_the_hub_is_compared_with_its_files_there(
 
 
 @pytest.mark.deep
-def test_other_weights_of_a_name_of_the_hub_make_another_run(raw: Path, tmp_path: Path, pretrained: Path) -> None:
+def test_other_weights_of_a_name_of_the_hub_make_another_run(raw: Path, tmp_path: Path, earlier: Path) -> None:
     values = {"model": {"pretrained": "someone/words"}}
-    values["data__tokenizer"] = {"path": str(shutil.copy(pretrained / "tokenizer.json", tmp_path / "taken.json"))}
+    values["data__tokenizer"] = {"path": str(shutil.copy(earlier / "tokenizer.json", tmp_path / "taken.json"))}
     prepare(small_job(raw, tmp_path / "store", **values).preparation(), silent())
     look = (
         "import json, sys; from tests.support import small_job\n"
@@ -325,8 +322,8 @@ def test_other_weights_of_a_name_of_the_hub_make_another_run(raw: Path, tmp_path
     named = []
     for commit in ("1", "2", "3"):
         if commit == "3":
-            flip_bit(pretrained / "model.safetensors", -8)
-        with serve_model(pretrained, "someone/words", commit * 40) as address:
+            flip_bit(earlier / "model.safetensors", -8)
+        with serve_model(earlier, "someone/words", commit * 40) as address:
             env = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "hub")}
             command = [sys.executable, "-c", look, str(raw), str(tmp_path / "store"), json.dumps(values)]
             named.append(subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
@@ -334,11 +331,11 @@ def test_other_weights_of_a_name_of_the_hub_make_another_run(raw: Path, tmp_path
 
 
 def test_a_repository_of_the_hub_that_changes_is_loaded_as_it_was_when_it_named_the_run(
-    raw: Path, tmp_path: Path, pretrained: Path
+    raw: Path, tmp_path: Path, earlier: Path
 ) -> None:
-    newer = Path(shutil.copytree(pretrained, tmp_path / "newer"))
+    newer = Path(shutil.copytree(earlier, tmp_path / "newer"))
     flip_bit(newer / "model.safetensors", -8)
-    job = continued(raw, tmp_path / "store", pretrained, model={"pretrained": "someone/words"})
+    job = continued(raw, tmp_path / "store", earlier, model={"pretrained": "someone/words"})
     prepare(job.preparation(), silent())
     look = (
         "import sys\n"
@@ -353,12 +350,12 @@ def test_a_repository_of_the_hub_that_changes_is_loaded_as_it_was_when_it_named_
         "Pretraining(job, store, data, 1).load_model(None).save_pretrained(sys.argv[2])\n"
         "print(find_model(store, 'someone/words', hub=True).files['model.safetensors'])\n"
     )
-    with serve_model(pretrained, "someone/words", "1" * 40, changed=(newer, "2" * 40)) as address:
+    with serve_model(earlier, "someone/words", "1" * 40, changed=(newer, "2" * 40)) as address:
         env = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "0"}
         command = [sys.executable, "-c", look, job.model_dump_json(), str(tmp_path / "loaded")]
         said = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert said.split() == [digests(pretrained)["model.safetensors"]] * 2
-    loaded, named = (load_file(folder / "model.safetensors") for folder in (tmp_path / "loaded", pretrained))
+    assert said.split() == [digests(earlier)["model.safetensors"]] * 2
+    loaded, named = (load_file(folder / "model.safetensors") for folder in (tmp_path / "loaded", earlier))
     assert loaded.keys() == named.keys() and all(torch.equal(loaded[key], named[key]) for key in named)
 
 
