@@ -56,9 +56,9 @@ def _port(data: Path) -> str:
 
 def _run(program: str, *arguments: object) -> None:
     """Run one of Postgres's programs; if it fails, print its output and exit."""
-    said = _call(program, *arguments)
-    if said.returncode:
-        sys.exit(f"{program} failed:\n{said.stdout}")
+    ended = _call(program, *arguments)
+    if ended.returncode:
+        sys.exit(f"{program} failed:\n{ended.stdout}")
 
 
 def _call(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:

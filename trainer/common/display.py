@@ -150,8 +150,8 @@ ALIKE = 0.5
 
 def some(names: Iterable[object], most: int = NAMED) -> str:
     """The first names, and how many more there are: `a, b and 3 more`."""
-    told = [*map(str, names)]
-    return ", ".join(told[:most]) + (f" and {count(len(told) - most)} more" if len(told) > most else "")
+    texts = [*map(str, names)]
+    return ", ".join(texts[:most]) + (f" and {count(len(texts) - most)} more" if len(texts) > most else "")
 
 
 def tell_nearest(name: str, known: Sequence[str]) -> str:

@@ -168,7 +168,7 @@ def brief(error: Exception) -> str:
     return shortened(str(error))
 
 
-def shortened(said: str) -> str:
+def shortened(message: str) -> str:
     """The start of a library's message, in one line."""
-    text = redacted(" ".join(said.split()))
+    text = redacted(" ".join(message.split()))
     return text if len(text) <= BRIEF else f"{text[:BRIEF]} …"

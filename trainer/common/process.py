@@ -139,13 +139,13 @@ def threads_asked_for() -> int | None:
 
     A launcher sets the variable itself if the user did not; in that case the launcher's own environment lacks it.
     """
-    said = os.environ.get(THREADS, "")
-    if not said or (any(name in os.environ for name in LAUNCHERS) and not _parent_was_given(THREADS)):
+    value = os.environ.get(THREADS, "")
+    if not value or (any(name in os.environ for name in LAUNCHERS) and not _parent_was_given(THREADS)):
         return None
-    first = said.split(",")[0].strip()  # further entries are for nested parallel regions
+    first = value.split(",")[0].strip()  # further entries are for nested parallel regions
     if not first.isdecimal() or int(first) < 1:
         raise ConfigError(
-            f"the environment variable {THREADS} is {said!r}, expected a number of threads; correct or unset it"
+            f"the environment variable {THREADS} is {value!r}, expected a number of threads; correct or unset it"
         )
     return int(first)
 

@@ -121,13 +121,13 @@ def _is_busy(status: int) -> bool:
 
 def patience() -> float:
     """Seconds to retry, from the environment; raises `ConfigError` if the value is invalid."""
-    said = os.environ.get(PATIENCE) or str(DEFAULT_SECONDS)
+    value = os.environ.get(PATIENCE) or str(DEFAULT_SECONDS)
     try:
-        seconds = float(said)
+        seconds = float(value)
     except ValueError:
         seconds = -1.0
     if not seconds >= 0:
-        raise ConfigError(f"{PATIENCE} is {said!r}, expected a number of seconds, at least 0")
+        raise ConfigError(f"{PATIENCE} is {value!r}, expected a number of seconds, at least 0")
     return seconds
 
 

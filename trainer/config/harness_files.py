@@ -197,11 +197,11 @@ def _read(path: Path, files: list[Path], where: str, after: tuple[Path, ...] = (
     beside = path.resolve().parent if path.is_symlink() else path.parent
 
     def function(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> FunctionName:
-        said = FunctionName(loader.construct_scalar(node))
-        source = beside / f"{said.rpartition('.')[0].replace('.', '/')}.py"
+        name = FunctionName(loader.construct_scalar(node))
+        source = beside / f"{name.rpartition('.')[0].replace('.', '/')}.py"
         if source.is_file():
             files.extend(with_imports(source))
-        return said
+        return name
 
     class Loader(yaml.SafeLoader):
         """Reads functions as their names."""

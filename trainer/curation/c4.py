@@ -67,13 +67,13 @@ def _count_lines(
             end = first + _without_citations(lowered, 0, end - first, citations)
             if end == first or points[end - 1] not in ENDS_OF_LINE or ends_with_dots(points, first, end):
                 continue
-            said = lowered[: end - first]
-            row.lorem_ipsum_lines += _contains(said, lorem_ipsum)
-            if _contains(said, javascript):
+            content = lowered[: end - first]
+            row.lorem_ipsum_lines += _contains(content, lorem_ipsum)
+            if _contains(content, javascript):
                 row.javascript_lines += 1
                 continue
-            row.curly_bracket_lines += (said == CURLY_BRACKET).any()
-            if _contains_any(said, policies):
+            row.curly_bracket_lines += (content == CURLY_BRACKET).any()
+            if _contains_any(content, policies):
                 row.policy_lines += 1
                 continue
             row.sentences += _sentences(points, is_space, first, end)
@@ -118,17 +118,17 @@ def _stands_at(points: Phrase, at: int, phrase: Phrase) -> bool:
 
 
 @compiled
-def _contains(said: Phrase, phrase: Phrase) -> bool:
-    for at in range(len(said) - len(phrase) + 1):  # noqa: SIM110
-        if said[at] == phrase[0] and _stands_at(said, at, phrase):
+def _contains(line: Phrase, phrase: Phrase) -> bool:
+    for at in range(len(line) - len(phrase) + 1):  # noqa: SIM110
+        if line[at] == phrase[0] and _stands_at(line, at, phrase):
             return True
     return False
 
 
 @compiled
-def _contains_any(said: Phrase, phrases: tuple[Phrase, ...]) -> bool:
+def _contains_any(line: Phrase, phrases: tuple[Phrase, ...]) -> bool:
     for phrase in phrases:  # noqa: SIM110
-        if _contains(said, phrase):
+        if _contains(line, phrase):
             return True
     return False
 

@@ -79,8 +79,8 @@ class Overlap(Measure):
         return {"key": self.key}  # not the store's URL
 
     def __call__(self, batch: Batch) -> Rows:
-        said = matching_words(batch.matching)
-        return find_shared(overlaps(self), said.hashes, said.starts)
+        words = matching_words(batch.matching)
+        return find_shared(overlaps(self), words.hashes, words.starts)
 
     @property
     def longest(self) -> int:
@@ -119,12 +119,12 @@ class BorderWords(Measure):
     version: ClassVar[int] = 1 + MATCHING
 
     def __call__(self, batch: Batch) -> Rows:
-        said = matching_words(batch.matching)
+        words = matching_words(batch.matching)
         found = np.full((len(batch.documents), 2 * self.words), NOTHING)
-        for text, (start, end) in enumerate(pairwise(said.starts.tolist())):
+        for text, (start, end) in enumerate(pairwise(words.starts.tolist())):
             count = min(self.words, end - start)
-            found[text, :count] = said.hashes[start : start + count]
-            found[text, 2 * self.words - count :] = said.hashes[end - count : end]
+            found[text, :count] = words.hashes[start : start + count]
+            found[text, 2 * self.words - count :] = words.hashes[end - count : end]
         return {"firsts": found[:, : self.words], "lasts": found[:, self.words :]}
 
 
@@ -184,12 +184,12 @@ class Shared(NamedTuple):
 def find_words(text: bytes, wanted: Iterable[Wanted]) -> Shared | None:
     """The first shared words of a text, of the shortest length that it shares; None if there are none."""
     texts = matching(Texts([text]))
-    said = matching_words(texts)
+    words = matching_words(texts)
     for each in wanted:
-        hashes, places, _ = each.places(said.hashes, said.starts)
+        hashes, places, _ = each.places(words.hashes, words.starts)
         if len(places):
-            first, last = places[0], min(places[0] + each.length, len(said.first)) - 1
-            return Shared(texts.strings[0][said.first[first] : said.end[last]], each.length, hashes[first])
+            first, last = places[0], min(places[0] + each.length, len(words.first)) - 1
+            return Shared(texts.strings[0][words.first[first] : words.end[last]], each.length, hashes[first])
     return None
 
 
@@ -295,15 +295,15 @@ def hashes_of(texts: Texts, options: DecontaminateConfig) -> Hashed:
     """The hashes to search for: of n-grams, and of whole texts that are shorter. In scripts without spaces two letters
     count as one word.
     """
-    said = matching_words(texts)
-    units, alone = np.diff(said.starts), np.diff(starts_of(said.alone)[said.starts])
+    matched = matching_words(texts)
+    units, alone = np.diff(matched.starts), np.diff(starts_of(matched.alone)[matched.starts])
     words = units - alone / ALONE_OF_A_WORD
     too_short = words < options.least_words
     lengths = np.minimum(units, np.rint(options.ngram * units / np.maximum(words, 1)).astype(np.int64))
     lengths[too_short] = 0
     by_length = {}
     for length in (int(each) for each in np.unique(lengths) if each):
-        hashes, starts = shingles_of(said.hashes, said.starts, length)
+        hashes, starts = shingles_of(matched.hashes, matched.starts, length)
         numbers = np.repeat(np.arange(len(texts)), np.diff(starts))
         own = lengths[numbers] == length
         by_length[length] = (hashes[own], numbers[own])

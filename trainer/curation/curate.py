@@ -134,9 +134,9 @@ def _require_some(corpus: str, table: list[dict[str, Any]]) -> None:
     if not any(line["documents"] for line in table):
         raise CorpusError(f"corpus {corpus!r} has no documents: its files are empty, or hold no readable documents")
     largest = sorted(table[1:], key=lambda line: -line["documents"])[:3]
-    told = "; ".join(f"{line['documents']} as {line['reason']!r}" for line in largest)
+    reasons = "; ".join(f"{line['documents']} as {line['reason']!r}" for line in largest)
     raise CorpusError(
-        f"corpus {corpus!r}: data.curation drops all {sum(line['documents'] for line in table)} documents: {told}; "
+        f"corpus {corpus!r}: data.curation drops all {sum(line['documents'] for line in table)} documents: {reasons}; "
         "loosen these filters, or remove the corpus"
     )
 
@@ -157,8 +157,8 @@ def curate(store: Store, job: PrepareJob, progress: Progress) -> Step:
             decided.filter()
             decided.drop_duplicates()
             manifest = publish_decided(step, decided)
-            for told in StoredDecisions(store, step.key).warnings():
-                log.warning("%s", told)
+            for warning in StoredDecisions(store, step.key).warnings():
+                log.warning("%s", warning)
             return manifest
 
     def recall_sources(key: str, manifest: Manifest) -> Sources:

@@ -82,14 +82,14 @@ def question_fields(task: LocalTask, where: str) -> list[str]:
 
     Raises `ConfigError` if a function builds the questions, or if the task specifies none.
     """
-    said: Any = next((task.settings[query] for query in QUERIES if task.settings.get(query)), None)
-    if not isinstance(said, str) or isinstance(said, FunctionName):
+    asked: Any = next((task.settings[query] for query in QUERIES if task.settings.get(query)), None)
+    if not isinstance(asked, str) or isinstance(asked, FunctionName):
         raise ConfigError(f"{where}: task {task.name!r} builds its questions by a function, or has none; {INSTEAD}")
     try:
-        named = find_undeclared_variables(Environment().parse(said))
+        named = find_undeclared_variables(Environment().parse(asked))
     except (TemplateError, RecursionError) as error:
         raise ConfigError(f"{where}: the question of task {task.name!r} is not a jinja2 template: {error}") from error
-    return sorted(named) or [said]
+    return sorted(named) or [asked]
 
 
 MADE = {"max_length", "validation_fraction", "chat_template", "context", "packing"}

@@ -193,15 +193,15 @@ class StoredDecisions:
         sharing = SharedWithExamples(self.store, self.manifest.details["kept_out"])
         if others := self._by_others(sharing.overlap):
             return f"{others}it shares {sharing.tell(text) or 'nothing'}"
-        if told := sharing.tell(text):
-            return f"it shares {told}"
+        if shared := sharing.tell(text):
+            return f"it shares {shared}"
         own, path = self.of(corpus.name), self._place(corpus, number).path
         for other, where in ((number - 1, "previous"), (number + 1, "next")):
             if 0 <= other < len(own.reasons) and self._place(corpus, other).path == path:
                 beside = self._read(corpus, other).documents[0].text
-                told = sharing.tell(beside + text if other < number else text + beside)
-                if told and sharing.find(beside) is None:
-                    return f"with the {where} part of its file it shares {told}"
+                shared = sharing.tell(beside + text if other < number else text + beside)
+                if shared and sharing.find(beside) is None:
+                    return f"with the {where} part of its file it shares {shared}"
         return "it shares words with an evaluation set that begin in one part of its file and end in the next"
 
     def _why_duplicate(self, own: CorpusDecisions, at: int, reason: str) -> str:

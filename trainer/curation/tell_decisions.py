@@ -94,8 +94,8 @@ def tell(
         shown = [{**each._asdict(), "place": str(each.place), "corpus": each.place.corpus} for each in found]
         table = {name: lines for name, lines in decided.manifest.details["table"].items() if name in corpora}
         duplicates = {"compared": decided.manifest.details["compared"], "corpora": alike}
-        told = {"table": table, "duplicates": duplicates, "warnings": list(decided.warnings()), "documents": shown}
-        show_json({"key": decided.key, **told})
+        content = {"table": table, "duplicates": duplicates, "warnings": list(decided.warnings()), "documents": shown}
+        show_json({"key": decided.key, **content})
     else:
         show("\n".join([*_table(decided, alike), ""]))
 
@@ -133,11 +133,11 @@ def _table(decided: StoredDecisions, alike: Mapping[str, Any]) -> Iterator[str]:
     for corpus, found in alike.items():
         bins = [each for each in found["similarities"] if each["documents"]]
         if bins:
-            told = ", ".join(f"{each['least']:g} to {each['most']:g}: {count(each['documents'])}" for each in bins)
-            yield f"{corpus}: near duplicates by similarity to the kept document: {told}"
+            histogram = ", ".join(f"{each['least']:g} to {each['most']:g}: {count(each['documents'])}" for each in bins)
+            yield f"{corpus}: near duplicates by similarity to the kept document: {histogram}"
         for each in found["clusters"]:
             yield f"{corpus}: {plural(each['duplicates'], 'duplicate')} of {each['original']}"
-    yield from (f"warning: {told}" for told in decided.warnings())
+    yield from (f"warning: {warning}" for warning in decided.warnings())
     yield "--reason NAME shows examples, --document PATH#N shows one document"
 
 

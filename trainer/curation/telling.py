@@ -25,15 +25,15 @@ def describe_decisions(details: Mapping[str, Any]) -> str:
     """One line: the kept documents and bytes, and the options of the search for near duplicates."""
     lines = [line for table in details["table"].values() for line in table]
     kept = [line for line in lines if line["reason"] == "kept"]
-    told = (
+    text = (
         f"{sum(line['documents'] for line in kept):,} of {plural(details['documents'], 'document')} kept, "
         f"{size(sum(line['bytes'] for line in kept))} of {size(sum(line['bytes'] for line in lines))}"
     )
     if (options := details["curation"]["near"]) is None:
-        return told
+        return text
     near = NearConfig.model_construct(**options)
     return (
-        f"{told}; near duplicates: a similarity of at least {near.least_similarity:g}, or {near.least_contained:.0%} "
+        f"{text}; near duplicates: a similarity of at least {near.least_similarity:g}, or {near.least_contained:.0%} "
         f"contained in another document, by {near.ngram}-grams; {near.bands} bands of {near.rows} minima find "
         f"{near.found(near.least_similarity):.1%} of the pairs at {near.least_similarity:g}"
         f"{_told_compared(details['compared'])}"
@@ -43,10 +43,10 @@ def describe_decisions(details: Mapping[str, Any]) -> str:
 def _told_compared(compared: Mapping[str, int] | None) -> str:
     if compared is None:
         return ""
-    told = f"; {plural(compared['pairs'], 'pair')} compared"
+    text = f"; {plural(compared['pairs'], 'pair')} compared"
     if compared["incomplete"]:
-        told += f", {plural(compared['incomplete'], 'document')} not with all candidates"
-    return told
+        text += f", {plural(compared['incomplete'], 'document')} not with all candidates"
+    return text
 
 
 def decision_warnings(details: Mapping[str, Any]) -> list[str]:

@@ -92,8 +92,8 @@ def shingles(texts: Texts, n: int) -> tuple[Hashes, Positions]:
 
     A text with fewer words has one hash of all its words, and a text without words has none.
     """
-    said = texts.said()
-    return shingles_of(said.hashes, said.starts, n)
+    words = texts.said()
+    return shingles_of(words.hashes, words.starts, n)
 
 
 def shingles_of(words: Hashes, word_starts: Positions, n: int) -> tuple[Hashes, Positions]:

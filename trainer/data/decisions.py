@@ -282,11 +282,11 @@ def decisions_alike(store: Store, key: str, corpus: str) -> list[str]:
 
 def _read_as(manifest: Manifest, corpus: str) -> list[Any] | None:
     """How a corpus is read, and how much of it is kept; None if the decisions do not cover it."""
-    told = manifest.details
-    if corpus not in told["table"]:
+    details = manifest.details
+    if corpus not in details["table"]:
         return None
     reading = manifest.recipe["data.corpora"].get(corpus)
-    return [told["curation"]["transform"], reading, told["table"][corpus][:1]]
+    return [details["curation"]["transform"], reading, details["table"][corpus][:1]]
 
 
 def open_decisions(store: Store, key: str, corpus: str) -> CorpusDecisions:

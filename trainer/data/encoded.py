@@ -52,9 +52,9 @@ def open_set(store: Store, key: str, open_split: Callable[[pa.Table, dict[str, A
     """
     manifest = encoded_manifest(store, key)
     details, digests, splits = manifest.details, manifest.digests(), {}
-    for split, told in details["splits"].items():
+    for split, facts in details["splits"].items():
         path = fetch_made(store, key, f"{split}{ENDING}", digests[f"{split}{ENDING}"])
-        splits[split] = open_split(open_rows(path), told, details["pad_id"])
+        splits[split] = open_split(open_rows(path), facts, details["pad_id"])
     return SplitSet(details, splits, details["pad_id"])
 
 
@@ -180,8 +180,8 @@ def encoded_step(
             check_budget(f"data set {data.name!r}, {split} split", data.max_bad_records, found)
 
     def recall_sources(key: str, manifest: Manifest) -> Sources:
-        told = manifest.details["source"]
-        return labelled_digests(told["identity"], told["paths"])
+        recorded = manifest.details["source"]
+        return labelled_digests(recorded["identity"], recorded["paths"])
 
     return Step(
         store, KIND, KIND, data.name, recipe_of(source.identity), build, told=told, identity=trained, accept=accept,

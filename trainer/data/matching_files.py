@@ -59,8 +59,8 @@ def _require_utf8(path: str) -> None:
     try:
         path.encode()
     except UnicodeEncodeError as error:
-        told = os.fsencode(path).decode(errors="backslashreplace")
-        raise CorpusError(f"{told} cannot be read: its name is not UTF-8; rename it") from error
+        shown = os.fsencode(path).decode(errors="backslashreplace")
+        raise CorpusError(f"{shown} cannot be read: its name is not UTF-8; rename it") from error
 
 
 def _below(

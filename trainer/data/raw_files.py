@@ -223,8 +223,8 @@ def _only_member(file: IO[bytes]) -> IO[bytes]:
     names = [each.filename for each in archive.infolist() if not each.is_dir()]
     names = [name for name in names if not name.startswith("__MACOSX/")]  # macOS metadata
     if len(names) != 1:
-        told = f"{len(names)} files ({some(names)})" if names else "no file"
-        raise CorpusError(f"{getattr(file, 'name', 'the archive')} holds {told}; expected one in a .zip: unpack it")
+        content = f"{len(names)} files ({some(names)})" if names else "no file"
+        raise CorpusError(f"{getattr(file, 'name', 'the archive')} holds {content}; expected one in a .zip: unpack it")
     try:
         return archive.open(names[0])
     except RuntimeError as error:  # encrypted, or compressed by a method that Python does not support

@@ -80,11 +80,11 @@ def _compare(likeness: Likeness, found: dict[str, dict[str, Any]]) -> None:
 def _compare_versions(own: Versions, found: dict[str, Versions]) -> None:
     others = {node: theirs for node, theirs in found.items() if theirs != own}
     if others:
-        told = "; ".join(
+        differences = "; ".join(
             f"{node} has {_tell(theirs, own)}; the stage's machine has {_tell(own, theirs)}"
             for node, theirs in others.items()
         )
-        raise DeviceError(f"the cluster's nodes differ: {told}; install the same versions on all of them")
+        raise DeviceError(f"the cluster's nodes differ: {differences}; install the same versions on all of them")
 
 
 def _tell(own: Versions, others: Versions) -> str:
@@ -132,6 +132,6 @@ def look_everywhere(cluster: Cluster, likeness: Likeness) -> dict[str, dict[str,
                 found[node_name(node)] = cluster.ray.get(ref, timeout=LOOK_SECONDS)
             except RayError as error:
                 if any(each["NodeID"] == node["NodeID"] for each in cluster.nodes()):  # else it was lost meanwhile
-                    told = f"node {node_name(node)} of the cluster does not answer: {brief(error)}; check it"
-                    raise DeviceError(told, transient=True) from error
+                    message = f"node {node_name(node)} of the cluster does not answer: {brief(error)}; check it"
+                    raise DeviceError(message, transient=True) from error
     return found

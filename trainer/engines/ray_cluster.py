@@ -276,13 +276,13 @@ def _address(engine: RayEngine) -> tuple[str, str]:
 
 def _refusal(engine: RayEngine, error: Exception) -> DeviceError:
     """An error for why Ray did not join, with advice."""
-    said = brief(error)
-    if "ersion mismatch" in said:
+    reason = brief(error)
+    if "ersion mismatch" in reason:
         return DeviceError(
-            f"the cluster at {engine.address} and this machine differ: {said}; install the same versions on all nodes"
+            f"the cluster at {engine.address} and this machine differ: {reason}; install the same versions on all nodes"
         )
     return DeviceError(
-        f"this machine cannot join the Ray cluster at {engine.address}: {said}. It must be a node of it "
+        f"this machine cannot join the Ray cluster at {engine.address}: {reason}. It must be a node of it "
         "(`ray start --address HOST:PORT`, with --num-cpus 0 if it should run no work)"
     )
 
@@ -365,8 +365,8 @@ def waiting_for_room(cluster: Cluster, who: str) -> str:
 
 def describe(cluster: Cluster) -> str:
     """The nodes and their resources."""
-    told = []
+    nodes = []
     for node in cluster.nodes():
         cores, gpus = (int(node["Resources"].get(what, 0)) for what in ("CPU", "GPU"))
-        told.append(f"{node_name(node)}: {plural(cores, 'core')}, {plural(gpus, 'GPU')}")
-    return "; ".join(told)
+        nodes.append(f"{node_name(node)}: {plural(cores, 'core')}, {plural(gpus, 'GPU')}")
+    return "; ".join(nodes)

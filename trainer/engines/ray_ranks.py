@@ -118,16 +118,16 @@ def _pass_on(cluster: Cluster, training: "Future[None]", out: TextIO) -> list[st
     Errors of an earlier start, such as a lost connection to a rank, are logged as warnings.
     """
     errors: list[str] = []
-    told = False
+    warned = False
     while True:
         ended = not wait([training], TAKE_SECONDS).not_done
         cluster.head.check()
         lines, silent = cluster.ask_actor("take")
         if silent > GONE_SECONDS and stop_requested():
             raise StopRequested
-        if silent > WAITING_SECONDS and not told:
+        if silent > WAITING_SECONDS and not warned:
             log.warning("%s", waiting_for_room(cluster, "rank"))
-        told = silent > WAITING_SECONDS
+        warned = silent > WAITING_SECONDS
         passed = []
         for line in lines:
             if line.startswith(STARTED):
@@ -167,14 +167,14 @@ def as_rank(work: Callable[[], int], surroundings: Surroundings, actor: Any, gro
     enter_group(group)
     rank, ranks = get_context().get_world_rank(), get_context().get_world_size()
     start = str(broadcast_from_rank_zero(time.time_ns()))
-    said = Saying(actor)
+    output = Saying(actor)
     # Ray's handlers write to Ray's own files; `work` adds the handlers that a rank always has.
     logging.root.handlers.clear()
     if rank == 0:
-        said.write(f"{STARTED}{ranks} of the cluster's workers start\n")
+        output.write(f"{STARTED}{ranks} of the cluster's workers start\n")
     with (
-        redirect_stdout(said),
-        redirect_stderr(said),
+        redirect_stdout(output),
+        redirect_stderr(output),
         stopping_when(lambda: bool(ray.get(actor.is_stopping.remote()))),
     ):
         status = work()

@@ -26,19 +26,20 @@ def clean_of(store: Store, run: str, asked: AbstractSet[tuple[str, str]] | None 
     if not wanted or (asked is not None and wanted != asked):
         return None
     files = [file for file in kept_out[0] if _content(file) in wanted]
-    said = {
+    details = {
         key: each
         for found in kept_out
         for file, by in found.items()
         if _content(file) in wanted
         for key, each in by.items()
     }
-    texts, too_short = _count_texts(files, list(said.values()))
+    texts, too_short = _count_texts(files, list(details.values()))
     return CleanOf(
-        ngram=max(each["ngram"] for each in said.values()),  # texts without a common n-gram have no longer one either
-        least_words=max(each["least_words"] for each in said.values()),
+        # Texts without a common n-gram have no longer one either.
+        ngram=max(each["ngram"] for each in details.values()),
+        least_words=max(each["least_words"] for each in details.values()),
         files=sorted(files, key=lambda file: (file.path, file.field)),
-        decisions=sorted(said),
+        decisions=sorted(details),
         texts=texts,
         too_short=too_short,
     )
@@ -55,8 +56,8 @@ def find_kept_out(store: Store, run: str, asked: AbstractSet[tuple[str, str]]) -
     least_words = 0
     for shards in sets:
         looked_for: dict[tuple[str, str], int] = {}  # with the least number of words of the texts searched for
-        for file, said in _kept_out(store, shards).items():
-            least = min(each["least_words"] for each in said.values())
+        for file, details in _kept_out(store, shards).items():
+            least = min(each["least_words"] for each in details.values())
             looked_for[_content(file)] = min(least, looked_for.get(_content(file), least))
         if not asked <= looked_for.keys():
             return {"kept_out": False}
@@ -94,10 +95,10 @@ def _kept_out(store: Store, shards: Manifest) -> dict[KeptOutFile, dict[str, Any
     return found
 
 
-def _count_texts(files: Sequence[KeptOutFile], said: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+def _count_texts(files: Sequence[KeptOutFile], details: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
     """The number of texts in files of different content, and the number that were too short to search for."""
     counts: dict[tuple[str, str], tuple[int, int]] = {}
-    for each in (each for kept_out in said for each in kept_out["texts"]):
+    for each in (each for kept_out in details for each in kept_out["texts"]):
         place = (_of_file(each["sha256"]), each["field"])
         counts[place] = max(counts.get(place, (0, 0)), (each["texts"], each["too_short"]))
     found = [counts.get(place, (0, 0)) for place in set(map(_content, files))]

@@ -106,10 +106,10 @@ class ChatModel:
             self.model, ids, self.how.new_tokens, temperature=self.how.temperature, seed=self.how.seed,
             streamer=Streamer(self.tokenizer, write),
         )  # fmt: skip
-        said: str = self.tokenizer.decode(tokens, skip_special_tokens=True)
+        answer: str = self.tokenizer.decode(tokens, skip_special_tokens=True)
         if self.reader is not None:
-            self.turns = [*asked, {"role": "assistant", "content": said}]
-        return said
+            self.turns = [*asked, {"role": "assistant", "content": answer}]
+        return answer
 
     def _read(self, asked: Turns, text: str) -> list[int]:
         """The token ids of the conversation, or of the text to continue."""
@@ -185,8 +185,8 @@ def reply(models: Sequence[ChatModel], text: str, write: Write) -> None:
         models[0].say(text, write)
         write("\n")
         return
-    said = [each.say(text, lambda part: None) for each in models]
-    write(side_by_side([each.name for each in models], said, shutil.get_terminal_size().columns))
+    answers = [each.say(text, lambda part: None) for each in models]
+    write(side_by_side([each.name for each in models], answers, shutil.get_terminal_size().columns))
 
 
 def side_by_side(titles: Sequence[str], texts: Sequence[str], width: int) -> str:
@@ -261,7 +261,7 @@ def answer(
         end = int(np.flatnonzero(learnt)[-1]) + 1
         start = end - int(np.argmin(learnt[:end][::-1]))  # start of the assistant's last turn
         asked = ids[:start].tolist()  # not shortened, so fewer than `new_tokens` tokens may fit after it
-        said = continue_tokens(model, asked, new_tokens)
-        return Sample(prompt=text(asked), continuation=text(said), expected=text(ids[start:end].tolist()))
+        tokens = continue_tokens(model, asked, new_tokens)
+        return Sample(prompt=text(asked), continuation=text(tokens), expected=text(ids[start:end].tolist()))
 
     return generate_each(model, chosen, answered, runtime)

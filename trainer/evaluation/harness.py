@@ -104,8 +104,8 @@ class AskedModel(HFLM):  # type: ignore[misc]
         answers = ask(mine, disable_tqdm=True) if mine else []
         self._rest()
         found: list[Any] = [None] * len(requests)
-        for places, told in zip(shares, self._runtime.on_each(lambda: answers), strict=True):
-            for place, answer in zip(places, told, strict=True):
+        for places, answered in zip(shares, self._runtime.on_each(lambda: answers), strict=True):
+            for place, answer in zip(places, answered, strict=True):
                 found[place] = answer
         return found
 
@@ -183,8 +183,8 @@ def _defined(options: HarnessConfig) -> dict[str, Defined]:
     local = local_tasks(options)
     inner = [each.name for name in options.tasks for each in definitions(name, local)]
     names = list(dict.fromkeys([*options.tasks, *inner]))
-    told = identify(options.model_copy(update={"tasks": names}), installed_version())
-    return {name: Defined(name_of(identity), questions_of(name, local)) for name, identity in told.items()}
+    identities = identify(options.model_copy(update={"tasks": names}), installed_version())
+    return {name: Defined(name_of(identity), questions_of(name, local)) for name, identity in identities.items()}
 
 
 def ask(model: AskedModel, loaded: Loaded, options: HarnessConfig, resamples: int = RESAMPLES) -> Results:
@@ -247,8 +247,8 @@ def _result(
     options, run = asked_for(job), run_at(store, wanted.model.key)
     measured = {name: figures for name in found["results"] if (figures := figures_of(found, name))}
     others = [name for name in measured if name not in defined]  # members of lm-eval's own groups
-    told = identify(options.model_copy(update={"tasks": others, "include_path": None}), installed_version())
-    defined = defined | {name: Defined(name_of(identity)) for name, identity in told.items()}
+    identities = identify(options.model_copy(update={"tasks": others, "include_path": None}), installed_version())
+    defined = defined | {name: Defined(name_of(identity)) for name, identity in identities.items()}
     tasks = {
         name: Task(
             version=str(found["versions"].get(name, "")), identity=defined[name].identity,
@@ -276,8 +276,8 @@ def _left_out(found: Results) -> list[str]:
     """What lm-eval found that is not finite, such as the perplexity of a model that gives a text no probability."""
     return [
         f"the {figure.partition(',')[0]} of the task {name!r} is {value}, and is left out"
-        for name, told in found["results"].items()
-        for figure, value in told.items()
+        for name, figures in found["results"].items()
+        for figure, value in figures.items()
         if isinstance(value, numbers.Real) and not math.isfinite(value) and "_stderr," not in figure
     ]
 
@@ -289,5 +289,5 @@ def _examples(name: str, found: Results) -> int:
 
 def _few_shot(name: str, found: Results) -> dict[str, int]:
     """The number of solved examples before each question; empty for a group whose tasks differ in it."""
-    told = {int(found["n-shot"].get(each, 0)) for each in tasks_in(found, name)}
-    return {"few_shot": told.pop()} if len(told) == 1 else {}
+    numbers = {int(found["n-shot"].get(each, 0)) for each in tasks_in(found, name)}
+    return {"few_shot": numbers.pop()} if len(numbers) == 1 else {}

@@ -64,8 +64,8 @@ def questions_of(name: str, local: dict[str, LocalTask]) -> set[tuple[str, str]]
 
 def name_of(identity: TaskIdentity) -> str:
     """Fingerprint of a task, from the content of its files in the order of their paths."""
-    told = identity.model_dump()
-    return fingerprint({**told, "data": [[each.sha256, each.asked] for each in identity.data]})
+    settings = identity.model_dump()
+    return fingerprint({**settings, "data": [[each.sha256, each.asked] for each in identity.data]})
 
 
 def describe_task(identity: TaskIdentity) -> dict[str, Any]:

@@ -133,12 +133,12 @@ class TaskFigure(NamedTuple):
 
 def figures_of(found: Results, task: str) -> dict[str, TaskFigure]:
     """The figures of a task or group by name: `acc` for lm-eval's `acc,none`; `exact_match,strict` if filtered."""
-    figures, told = {}, found["results"][task]
-    for key, value in told.items():
+    figures, results = {}, found["results"][task]
+    for key, value in results.items():
         figure, comma, filtered = key.partition(",")
         if not comma or figure.endswith("_stderr") or not _is_number(value):
             continue
-        error = told.get(f"{figure}_stderr,{filtered}")
+        error = results.get(f"{figure}_stderr,{filtered}")
         figures[figure if filtered == UNFILTERED else key] = TaskFigure(
             float(value), float(error) if _is_number(error) else None, _greater(found, task, figure)
         )
@@ -147,9 +147,9 @@ def figures_of(found: Results, task: str) -> dict[str, TaskFigure]:
 
 def _greater(found: Results, task: str, figure: str) -> bool | None:
     """Whether greater is better, if the task says so, or all tasks of a group with this figure agree; else None."""
-    said = [found["higher_is_better"].get(each, {}) for each in tasks_in(found, task)]
-    told = {better[figure] for better in said if figure in better}
-    return told.pop() if len(told) == 1 else None
+    directions = [found["higher_is_better"].get(each, {}) for each in tasks_in(found, task)]
+    values = {better[figure] for better in directions if figure in better}
+    return values.pop() if len(values) == 1 else None
 
 
 def tasks_in(found: Results, name: str) -> list[str]:
@@ -185,11 +185,11 @@ def _manager(options: HarnessConfig, with_defaults: bool) -> TaskManager:
 def _check_fields(name: str, task: Any) -> None:
     """Raise `ConfigError` for a field name that the data lacks: lm-eval would use the name itself as the text."""
     for setting in ("doc_to_text", "doc_to_target"):
-        said = task.get_config(setting)
-        if isinstance(said, str) and said.isidentifier() and said not in task.features:
-            hint = "".join(f"; there is {like}" for like in get_close_matches(said, task.features, 1))
+        field = task.get_config(setting)
+        if isinstance(field, str) and field.isidentifier() and field not in task.features:
+            hint = "".join(f"; there is {like}" for like in get_close_matches(field, task.features, 1))
             raise ConfigError(
-                f"evaluation.harness: {setting} of task {name!r} is {said!r}, which is not a field of its data "
+                f"evaluation.harness: {setting} of task {name!r} is {field!r}, which is not a field of its data "
                 f"({', '.join(task.features)}){hint}"
             )
 
@@ -323,9 +323,11 @@ class _Heard(logging.Handler):
         self._said: dict[tuple[str, int], list[str]] = defaultdict(list)
 
     def emit(self, record: logging.LogRecord) -> None:
-        said = record.getMessage()
-        if not any(usual in said for usual in NO_DOUBT):
-            self._said[record.pathname, record.lineno].append(shortened(said))
+        message = record.getMessage()
+        if not any(usual in message for usual in NO_DOUBT):
+            self._said[record.pathname, record.lineno].append(shortened(message))
 
     def told(self) -> list[str]:
-        return [f"{said} (and {len(more):,} more like it)" if more else said for said, *more in self._said.values()]
+        return [
+            f"{message} (and {len(more):,} more like it)" if more else message for message, *more in self._said.values()
+        ]

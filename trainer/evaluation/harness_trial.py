@@ -57,16 +57,16 @@ def try_tasks(
                 ) from error
     for doubt in [*found.doubts, *heard()]:
         log.warning("evaluation.harness: %s", doubt)
-    for setting, (figure, said) in decide.items():
+    for setting, (figure, configured) in decide.items():
         if not figure.startswith(PREFIX):
             continue
         if figure not in figures:
             like = get_close_matches(figure, figures, NAMED) or figures
             raise ConfigError(f"{setting} is {figure!r}, which no requested task has; there is {', '.join(like)}")
-        told = figures[figure]
-        if said is None and told is not None and told != greater_is_better(figure):
+        greater = figures[figure]
+        if configured is None and greater is not None and greater != greater_is_better(figure):
             beside = f"{setting.rpartition('.')[0]}.greater_is_better"
-            better = "greater" if told else "smaller"
+            better = "greater" if greater else "smaller"
             raise ConfigError(f"{setting} is {figure!r}, but lm-eval says that {better} is better: set {beside}")
 
 

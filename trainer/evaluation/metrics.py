@@ -198,13 +198,13 @@ def of_one_class(metrics: Sequence[str]) -> set[str]:
     return {name for measure, figure in found if figure for name in (figure, measure.names(figure))}
 
 
-def greater_is_better(name: str, said: bool | None = None) -> bool:
-    """Whether a greater figure is better: `said` if it is given, else False for a name of a loss or an error.
+def greater_is_better(name: str, stated: bool | None = None) -> bool:
+    """Whether a greater figure is better: `stated` if it is given, else False for a name of a loss or an error.
 
     The name of an lm-eval task is ignored.
     """
-    if said is not None:
-        return said
+    if stated is not None:
+        return stated
     figure = name.rpartition("/")[2] if name.startswith(PREFIX) else name
     words = re.split(r"[^a-z]+", figure.lower())
     return not any(word in SMALLER_IS_BETTER or word.endswith(SMALLER_ENDINGS) for word in words)
@@ -330,11 +330,11 @@ def describe_selection(options: SelectionConfig, harness: TrainedHarnessConfig |
     criterion = criterion_of(options)
     if criterion == BY_LOSS:
         return {}
-    told: dict[str, Any] = {"best_by": criterion.figure, "greater_is_better": criterion.greater_is_better}
+    selection: dict[str, Any] = {"best_by": criterion.figure, "greater_is_better": criterion.greater_is_better}
     if harness is not None and criterion.figure.startswith(PREFIX):
         from trainer.evaluation.harness_identity import describe_task, identify, installed_version
 
         task = criterion.figure.split("/")[1]
         identity = identify(harness.model_copy(update={"tasks": [task]}), installed_version())[task]
-        told["task"] = {"every": harness.every, **describe_task(identity)}
-    return told
+        selection["task"] = {"every": harness.every, **describe_task(identity)}
+    return selection

@@ -64,8 +64,8 @@ def score_each(
     for share, computed in rounds(model, samples, batch, runtime, advance):
         if computed:
             with runtime.accelerator.autocast():
-                told = score(computed)
-            found[share.start : share.stop] = told[: len(share)].double().cpu()
+                scores = score(computed)
+            found[share.start : share.stop] = scores[: len(share)].double().cpu()
     return runtime.sum(found)
 
 

@@ -40,8 +40,8 @@ def plan_splits(
 
     details = encoded_details(Store(job.store), data.key)
     planned = make_tuning_plan(job, split_sizes(details), ranks, unit)
-    told = tell(details) if tell else f"{data.key}: {planned.examples:,} {unit}s to train on"
-    return Planned(planned, told, SPLITS, split_rows(details))
+    description = tell(details) if tell else f"{data.key}: {planned.examples:,} {unit}s to train on"
+    return Planned(planned, description, SPLITS, split_rows(details))
 
 
 def identify_own(

@@ -225,12 +225,12 @@ def tell_plan(facts: RunFacts, plan: TuningPlan, details: Mapping[str, Any], own
     order = "batches of about the same length" if job["training"]["group_by_length"] else "shuffled"
     patience = job["training"]["early_stopping"]
     stop = f"; training ends after {plural(patience, 'evaluation')} without a better one" if patience else ""
-    told = [
+    pairs = [
         ("Tokens an epoch", count(details["splits"][TRAIN]["tokens"])),
         ("Best checkpoint", f"by {best_by(job)}{stop}"),
         *own,
     ]
-    return plan_pairs(facts, plan.unit, f"{count(plan.examples)}, {order}", told)
+    return plan_pairs(facts, plan.unit, f"{count(plan.examples)}, {order}", pairs)
 
 
 def make_card(facts: RunFacts, plan: TuningPlan, figures: Mapping[str, str], task: str, what: str, use: str) -> Card:

@@ -33,10 +33,10 @@ def read_card(folder: Path) -> CardConfig:
         matter = yaml.safe_load(text.split("---\n", 2)[1]) if text.startswith("---\n") else {}
     except (OSError, ValueError, IndexError, yaml.YAMLError):
         return CardConfig()  # a card is optional, so an unreadable one is ignored
-    said = matter if isinstance(matter, dict) else {}
-    language = said.get("language")
+    metadata = matter if isinstance(matter, dict) else {}
+    language = metadata.get("language")
     return CardConfig(
-        **_accepted("license", said.get("license")),
+        **_accepted("license", metadata.get("license")),
         **_accepted("language", [language] if isinstance(language, str) else language),
     )
 

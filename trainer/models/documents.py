@@ -44,9 +44,9 @@ def attend_each(
     output, sums = torch.empty_like(query), query.new_empty(_sums_shape(query), dtype=torch.float32)
     for row, start, end in _texts(ends, query.shape[2]):
         parts = (each[row : row + 1, :, start:end] for each in (query, key, value))
-        told, told_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*parts, 0.0, True, scale=scale)
-        output[row, :, start:end] = told[0]
-        sums[row, start:end] = told_sums[0].transpose(0, 1)
+        attended, log_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*parts, 0.0, True, scale=scale)
+        output[row, :, start:end] = attended[0]
+        sums[row, start:end] = log_sums[0].transpose(0, 1)
     return output, sums
 
 
@@ -72,11 +72,11 @@ def attend_each_backward(
     grads = tuple(torch.empty_like(each) for each in (query, key, value))
     for row, start, end in _texts(ends, query.shape[2]):
         parts = (each[row : row + 1, :, start:end] for each in (upstream, query, key, value, output))
-        told_sums = sums[row : row + 1, start:end].transpose(1, 2)
-        told = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            *parts, told_sums, 0.0, True, scale=scale
+        log_sums = sums[row : row + 1, start:end].transpose(1, 2)
+        computed = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            *parts, log_sums, 0.0, True, scale=scale
         )
-        for grad, each in zip(grads, told, strict=True):
+        for grad, each in zip(grads, computed, strict=True):
             grad[row, :, start:end] = each[0]
     return grads[0], grads[1], grads[2]
 
@@ -183,10 +183,10 @@ def attend_at_once(
     elif heads != key.shape[1]:
         key, value = (each.repeat_interleave(heads // key.shape[1], dim=1) for each in (key, value))
     query_NHD, key_NHD, value_NHD = (each.transpose(1, 2).flatten(0, 1) for each in (query, key, value))
-    told: Any = varlen_attn(
+    attended: Any = varlen_attn(
         query_NHD, key_NHD, value_NHD, ends, ends, width, width, scale=scale, window_size=(-1, 0), **options
     )
-    return torch.unflatten(told, 0, (rows, width))
+    return torch.unflatten(attended, 0, (rows, width))
 
 
 def text_mask(ends: torch.Tensor, query: torch.Tensor) -> torch.Tensor:

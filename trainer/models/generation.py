@@ -48,5 +48,5 @@ def continue_tokens(
         )  # fmt: skip
     finally:
         model.generation_config = own
-    said: list[int] = output[0, len(ids) :].tolist()
-    return said
+    tokens: list[int] = output[0, len(ids) :].tolist()
+    return tokens

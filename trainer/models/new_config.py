@@ -60,12 +60,12 @@ def take_published(
     unknown = [key for key, value in kept.items() if not is_known(key, value, default)]
     if slips := {key: close for key in unknown if (close := _meant(key, default, 0.85)) and close not in kept}:
         raise ConfigError(_unknown(next(iter(slips)), default, where))
-    if told := [key for key in unknown if kept[key] is not None]:
+    if ignored := [key for key in unknown if kept[key] is not None]:
         log.warning(
             "%s: ignored keys that a %r model of transformers does not use: %s",
             where,
             default.model_type,
-            ", ".join(told),
+            ", ".join(ignored),
         )
     return {key: value for key, value in kept.items() if key not in unknown}
 

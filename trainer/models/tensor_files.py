@@ -76,10 +76,10 @@ def read_header(size: int, read: Callable[[int, int], bytes]) -> dict[str, Tenso
     if not isinstance(header, dict):
         raise ValueError(f"a header that is {type(header).__name__}, not an object")
     try:
-        told = {name: each for name, each in header.items() if name != "__metadata__"}
+        entries = {name: each for name, each in header.items() if name != "__metadata__"}
         stretches = json.loads(header.get("__metadata__", {}).get(STRETCHES, "{}"))
-        tensors = {name: _tensor(each, stretches.get(name)) for name, each in told.items()}
-        spans = [(int(each["data_offsets"][0]), int(each["data_offsets"][1])) for each in told.values()]
+        tensors = {name: _tensor(each, stretches.get(name)) for name, each in entries.items()}
+        spans = [(int(each["data_offsets"][0]), int(each["data_offsets"][1])) for each in entries.values()]
     except (KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"a header that does not describe tensors: {error}") from error
     end = max((end for _, end in spans), default=0)
@@ -90,14 +90,14 @@ def read_header(size: int, read: Callable[[int, int], bytes]) -> dict[str, Tenso
     return tensors
 
 
-def _tensor(told: dict[str, Any], stretch: Any) -> Tensor:
-    shape = tuple(told["shape"])
+def _tensor(entry: dict[str, Any], stretch: Any) -> Tensor:
+    shape = tuple(entry["shape"])
     start, whole = (0, shape) if stretch is None else (stretch[0], tuple(stretch[1]))
     if not all(type(each) is int and each >= 0 for each in (*shape, *whole, start)):
         raise ValueError(f"a tensor of the shape {shape}")
     if shape != whole and (shape[1:] != whole[1:] or start + shape[0] > whole[0]):
         raise ValueError(f"rows of the shape {shape} from row {start} on of a tensor of the shape {whole}")
-    return Tensor(str(told["dtype"]), shape, whole, start)
+    return Tensor(str(entry["dtype"]), shape, whole, start)
 
 
 PART = re.compile(r"(?P<stem>[a-z]+)-part-\d{5}-of-\d{5}-[0-9a-f]{16}\.safetensors")

@@ -47,9 +47,9 @@ class Piece(NamedTuple):
 
 def write_part(path: Path, tensors: Mapping[str, torch.Tensor], stretches: Mapping[str, Stretch]) -> None:
     """Write a part's tensors; `stretches` describes those that are not whole."""
-    told = {name: [stretch.start, list(stretch.whole)] for name, stretch in sorted(stretches.items())}
+    entries = {name: [stretch.start, list(stretch.whole)] for name, stretch in sorted(stretches.items())}
     # A single entry: the library writes several in arbitrary order, but equal parts must have equal bytes.
-    save_file(dict(tensors), path, metadata={STRETCHES: json.dumps(told)})
+    save_file(dict(tensors), path, metadata={STRETCHES: json.dumps(entries)})
 
 
 class Tensors:

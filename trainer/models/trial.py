@@ -116,10 +116,10 @@ def check_repeats(model: PreTrainedModel, context: int, name: str) -> None:
         values = model.config.get_text_config().to_dict()
         shares = [(key, value) for key, value in values.items() if type(value) in (int, float) and value > 0]
         drawn = [f"{key} {value}" for key, value in shares if any(k in key for k in DRAWN)]
-        told = f": its configuration has {', '.join(drawn)}" if drawn else ""
+        cause = f": its configuration has {', '.join(drawn)}" if drawn else ""
         raise ConfigError(
             f"{name}, a {model.config.model_type!r} model, has random outputs in training that headrace cannot switch "
-            f"off{told}; this training needs a model without dropout. Set dropout and jitter to 0 in the config.json "
+            f"off{cause}; this training needs a model without dropout. Set dropout and jitter to 0 in the config.json "
             "of a copy, and use that folder"
         )
 
@@ -230,8 +230,8 @@ def reading_apart(model: PreTrainedModel, context: int) -> Iterator[None]:
 @torch.no_grad()
 def _packed_logits(model: PreTrainedModel, ids_BT: torch.Tensor, position_ids_BT: torch.Tensor) -> torch.Tensor:
     """Logits of rows with several texts, in float32, of shape [B, T, V]."""
-    told: torch.Tensor = model(input_ids=ids_BT, **positions(model, position_ids_BT), use_cache=False).logits
-    return told.float()
+    logits: torch.Tensor = model(input_ids=ids_BT, **positions(model, position_ids_BT), use_cache=False).logits
+    return logits.float()
 
 
 @torch.enable_grad()

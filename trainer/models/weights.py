@@ -67,14 +67,14 @@ def require_base(folder: Path, found: Base) -> None:
         raise ArtifactError(f"{folder} holds an adapter, but no {BASE} with its base model; use another checkpoint")
     if wanted.files == found.files:
         return
-    told = "; ".join(
+    changes = "; ".join(
         f"{file}: expected {wanted.files.get(file, 'none')[:16]}, found {found.files.get(file, 'none')[:16]}"
         for file in sorted({*wanted.files, *found.files})
         if wanted.files.get(file) != found.files.get(file)
     )
     raise ArtifactError(
-        f"{folder} holds an adapter of {wanted.name!r}, but the files of {found.name!r} have changed ({told}); restore "
-        "the former files, or train again under another name for `run`"
+        f"{folder} holds an adapter of {wanted.name!r}, but the files of {found.name!r} have changed ({changes}); "
+        "restore the former files, or train again under another name for `run`"
     )
 
 

@@ -28,8 +28,8 @@ def train(
 def preflight(job: AnyJob, progress: Progress) -> AnyPreflight:
     """Check the job before long work starts, and log its warnings; raise a `PipelineError` if something is wrong."""
     found: AnyPreflight = kind_of(job).preflight(job, progress)
-    for told in found.warnings if isinstance(found, Preflight) else ():
-        log.warning("%s", told)
+    for warning in found.warnings if isinstance(found, Preflight) else ():
+        log.warning("%s", warning)
     return found
 
 

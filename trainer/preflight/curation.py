@@ -62,7 +62,7 @@ def preview_curation(store: Store, data: DataConfig) -> CurationPreview:
     return CurationPreview(
         shares=[share for corpus, own in tried.items() for share in _shares(plan, corpus, own, names)],
         unestimated=[reason for reason in names if reason in (EXACT, NEAR)],
-        warnings=[f"in a sample of the text, {told}" for told in tell_frequent(frequent)],
+        warnings=[f"in a sample of the text, {warning}" for warning in tell_frequent(frequent)],
     )
 
 
@@ -84,8 +84,8 @@ def _try(plan: Plan, data: DataConfig, corpus: str, wanted: list[Wanted], names:
         unseen -= {each for each in unseen if not np.isnan(rows[each]["score"]).all()}
         reasons = plan.test(corpus, len(documents), partial(_fields, rows))
         if wanted:
-            said = matching_words(batch.matching)
-            first = find_shared(wanted, said.hashes, said.starts)["first"]
+            words = matching_words(batch.matching)
+            first = find_shared(wanted, words.hashes, words.starts)["first"]
             goes = (reasons == 0) & (first != NOTHING)
             reasons[goes] = names.index(CONTAMINATED) + 1
             firsts.append(first[goes])

@@ -253,5 +253,5 @@ def _kept_bytes(objective: nn.Module, ids_BT: torch.Tensor, precision: str) -> i
 def _sizes(config: PretrainedConfig, *names: str) -> list[int]:
     """Numbers in a configuration; 0 for fields that are missing or set per layer."""
     text: Any = config.get_text_config()
-    said = (getattr(text, name, 0) for name in names)
-    return [each if isinstance(each, int) else 0 for each in said]
+    values = (getattr(text, name, 0) for name in names)
+    return [each if isinstance(each, int) else 0 for each in values]

@@ -252,10 +252,10 @@ def dependents_of(store: Store, key: str) -> dict[str, str | None]:
     records |= {f"runs/{name}": CONFIG for name in store.names("runs")}
     with ThreadPoolExecutor() as pool:
         read = pool.map(lambda folder: store.find_bytes(f"{folder}/{records[folder]}") or b"", records)
-        said = dict(zip(records, read, strict=True))
+        content = dict(zip(records, read, strict=True))
     return {
         folder: _recorded(raw, f"{folder}/{records[folder]}", key)
-        for folder, raw in said.items()
+        for folder, raw in content.items()
         if key.encode() in raw
     }
 
@@ -263,8 +263,8 @@ def dependents_of(store: Store, key: str) -> dict[str, str | None]:
 def _recorded(raw: bytes, place: str, key: str) -> str | None:
     """The content of an input recorded in a manifest or a run's config.json; None if the record is damaged."""
     try:
-        said = unseal(json.loads(raw), place if place.endswith(CONFIG) else None)
-        return next((each["content"] for each in said["inputs"].values() if each["key"] == key), None)
+        record = unseal(json.loads(raw), place if place.endswith(CONFIG) else None)
+        return next((each["content"] for each in record["inputs"].values() if each["key"] == key), None)
     except (ValueError, RecursionError, KeyError, AttributeError, TypeError):
         return None
 

@@ -52,8 +52,8 @@ def _cells(runs: Sequence[ComparedRun], name: str, measured: Sequence[Measured],
 
 def _direction(runs: Sequence[ComparedRun], figure: str) -> bool:
     """Whether a greater figure is better: as a job's setting or lm-eval says, else by the figure's name."""
-    said = [better for run in runs for better in (*_said_by_job(run, figure), *_said_by_harness(run, figure))]
-    return greater_is_better(figure, said[0] if said else None)
+    stated = [better for run in runs for better in (*_said_by_job(run, figure), *_said_by_harness(run, figure))]
+    return greater_is_better(figure, stated[0] if stated else None)
 
 
 def _said_by_job(run: ComparedRun, figure: str) -> Iterator[bool]:
@@ -81,13 +81,13 @@ def measure_run(run: ComparedRun) -> Measured:
     groups: list[tuple[str | None, Scores]] = [*in_order(found.groups).items()]
     if found.total is not None:
         groups.insert(0, (None, found.total))
-    told: Measured = {
+    measured: Measured = {
         f"{figure}, {group or ALL}": (value, [_basis(run, found, figure, group), found.positive.get(figure)])
         for group, scores in groups
         for figure, value in scores.figures.items()
     }
     beside = found.harness.figures() if found.harness else {}
-    return {**told, **{name: (value, facts_of(name, found.measured_on)) for name, value in beside.items()}}
+    return {**measured, **{name: (value, facts_of(name, found.measured_on)) for name, value in beside.items()}}
 
 
 def _basis(run: ComparedRun, found: Result, figure: str, group: str | None) -> Any:
@@ -226,9 +226,9 @@ def spark_table(runs: Sequence[ComparedRun]) -> Table:
     drawn = [(run, kind, points) for run, kind, points in finite if points]
     values = [value for *_, points in drawn for _, value in points]
     last = max((points[-1][0] for *_, points in drawn), default=0)
-    said = {"train": "training", "evaluation": "validation"}
+    names = {"train": "training", "evaluation": "validation"}
     rows = [
-        [run.letter, said[kind], sparkline(points, last, min(values), max(values)), score(points[-1][1])]
+        [run.letter, names[kind], sparkline(points, last, min(values), max(values)), score(points[-1][1])]
         for run, kind, points in drawn
     ]
     return Table(["", "loss", f"steps 0 to {count(last)}", "last"], rows, words=3)
@@ -315,8 +315,8 @@ def _with_task_as_now(run: ComparedRun, figure: str) -> ComparedRun:
     for place, record in enumerate(run.records):
         if task is not None and record["kind"] == ASKED_BY:
             now = record["by"]
-            told = {task} & now.keys() or now.keys()  # a task of a group is not listed itself
-            if any(before[name] != now[name] for name in told & before.keys()):
+            tasks = {task} & now.keys() or now.keys()  # a task of a group is not listed itself
+            if any(before[name] != now[name] for name in tasks & before.keys()):
                 begin = place
             before = now
     return replace(run, records=run.records[begin:])

@@ -163,14 +163,14 @@ def compare_runs(store: Store, runs: list[ComparedRun]) -> Comparison:
     )
 
 
-def _verdict(runs: Sequence[ComparedRun], told: dict[str, list[Block]]) -> str:
+def _verdict(runs: Sequence[ComparedRun], sections: dict[str, list[Block]]) -> str:
     """One line: the sections in which the runs differ. A note alone means that a difference is possible but unknown."""
     letters = ", ".join(run.letter for run in runs)
-    found = [title.lower() for title, blocks in told.items() if any(block.table or block.pairs for block in blocks)]
+    found = [title.lower() for title, blocks in sections.items() if any(block.table or block.pairs for block in blocks)]
     differing = ["kind", *found] if len({run.entry for run in runs}) > 1 else found
     if differing:
         return f"{letters} differ in {' and '.join(filter(None, [', '.join(differing[:-1]), differing[-1]]))}."
-    if any(told.values()):
+    if any(sections.values()):
         return f"{letters} do not differ as far as they could be compared."
     return f"{letters} are identical in configuration, data, tokenizer, model and environment."
 
@@ -203,11 +203,11 @@ def _compare_data(store: Store, groups: Sequence[Sequence[ComparedRun]]) -> list
     """The differences in data, among the runs of each kind."""
     blocks = []
     if len(groups) > 1:
-        told = [
+        changed = [
             f"the {group[0].kind.data} of {', '.join(run.letter for run in group)} ({group[0].entry.name})"
             for group in groups
         ]
-        blocks.append(Block(f"Not compared: {' with '.join(told)}."))
+        blocks.append(Block(f"Not compared: {' with '.join(changed)}."))
     for group in groups:
         blocks += group[0].kind.compare_data(store, group)
     return blocks + gone([run for group in groups for run in group])

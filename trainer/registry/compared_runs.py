@@ -238,11 +238,11 @@ def _file_pairs(
             if first and other and first != other and runs[0].sources[first] and run.sources[other]:
                 recut = _piece_bytes(runs[0]) != _piece_bytes(run)
                 changes = find_changes(pieces(first), pieces(other), recut)
-                told = (
+                difference = (
                     _tell(changes)
                     or f"the same {plural(len(changes.same), 'file')}, but {_why(runs[0], first, run, other)}"
                 )
-                pairs.append((f"{corpus}, {run.letter} against {runs[0].letter}", told))
+                pairs.append((f"{corpus}, {run.letter} against {runs[0].letter}", difference))
     return pairs
 
 
@@ -263,14 +263,16 @@ def find_changes(before: dict[str, Pieces], after: dict[str, Pieces], recut: boo
 
 def _tell(changes: FileChanges) -> str:
     """The changes in words, or nothing if no file is known to differ."""
-    told = [
+    changed = [
         f"{count(len(files))} {what} ({some(map(printable, files), NAMED)})"
         for what, files in [("added", changes.added), ("removed", changes.removed), ("changed", changes.changed)]
         if files
     ]
     if changes.recut:
-        told.append(f"{count(len(changes.recut))} cut differently (shards.piece_bytes), so contents are not compared")
-    return "; ".join([*told, f"{count(len(changes.same))} the same"]) if told else ""
+        changed.append(
+            f"{count(len(changes.recut))} cut differently (shards.piece_bytes), so contents are not compared"
+        )
+    return "; ".join([*changed, f"{count(len(changes.same))} the same"]) if changed else ""
 
 
 def _why(run: ComparedRun, key: str, other: ComparedRun, other_key: str) -> str:
@@ -326,11 +328,11 @@ Lines = dict[tuple[str, str], str]
 
 def compare_curation(runs: Sequence[ComparedRun]) -> list[Block]:
     """The curation reasons whose numbers of documents or bytes differ between the runs."""
-    told = [_lines(run) for run in runs]
+    tables = [_lines(run) for run in runs]
     places = sorted(
-        {place for each in told for place in each}, key=lambda place: (place[0], place[1] != "kept", place[1])
+        {place for each in tables for place in each}, key=lambda place: (place[0], place[1] != "kept", place[1])
     )
-    rows = [[*place, *(each.get(place, NOTHING) for each in told)] for place in places]
+    rows = [[*place, *(each.get(place, NOTHING) for each in tables)] for place in places]
     different = [row for row in rows if not all_same(row[2:])]
     if not different:
         return []
@@ -340,10 +342,10 @@ def compare_curation(runs: Sequence[ComparedRun]) -> list[Block]:
 
 def _lines(run: ComparedRun) -> Lines:
     """Documents and bytes by corpus and reason; text without curation decisions has no entry."""
-    told: Lines = {}
+    lines: Lines = {}
     for shards in filter(None, (run.sources[ref["key"]] for ref in run.config["data"]["shards"])):
         corpus = shards.details["corpus"]
         for decisions in filter(None, map(run.sources.get, decisions_behind(shards))):
             for line in decisions.details["table"].get(corpus, ()):
-                told[corpus, line["reason"]] = f"{count(line['documents'])} ({size(line['bytes'])})"
-    return told
+                lines[corpus, line["reason"]] = f"{count(line['documents'])} ({size(line['bytes'])})"
+    return lines

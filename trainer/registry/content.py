@@ -88,10 +88,10 @@ def adapter_pairs(facts: RunFacts) -> Pairs:
     if lora is None or facts.trained is None:
         return []
     targets = ", ".join(lora["targets"] or ["every linear layer"])
-    told = f"rank {lora['rank']}, alpha {lora['alpha']:g}, dropout {lora['dropout']:g}, on {targets}"
+    settings = f"rank {lora['rank']}, alpha {lora['alpha']:g}, dropout {lora['dropout']:g}, on {targets}"
     return [
         ("Trained", f"{count(facts.trained['trained'])} parameters, {_share(facts.trained)}"),
-        ("LoRA", f"{told}; {'published as adapter' if facts.is_adapter else 'merged'}"),
+        ("LoRA", f"{settings}; {'published as adapter' if facts.is_adapter else 'merged'}"),
     ]
 
 

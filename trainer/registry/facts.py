@@ -327,22 +327,22 @@ def describe_files(files: list[FileRecord]) -> list[dict[str, Any]]:
 
 def _describe_origins(store: Store, facts: RunFacts) -> dict[str, Any]:
     """The input data, and the pretrained model if config.json records where it was found."""
-    told: dict[str, Any] = {}
+    origins: dict[str, Any] = {}
     if shards := facts.made_from(SHARDS):
-        told["shards"] = [_describe_shards(store, source) for source in shards]
+        origins["shards"] = [_describe_shards(store, source) for source in shards]
     if decisions := facts.made_from(DECISIONS):
-        told["decisions"] = [_describe(source, DECIDED) for source in decisions]
+        origins["decisions"] = [_describe(source, DECIDED) for source in decisions]
     for tokenizer in facts.made_from(TOKENIZER):  # the pieces that it was trained on, or the path that it came from
-        told["tokenizer"] = {**_describe(tokenizer, TOKENIZED), **_name_decisions(tokenizer)}
+        origins["tokenizer"] = {**_describe(tokenizer, TOKENIZED), **_name_decisions(tokenizer)}
     for name, kind in (("encoded", ENCODED), ("reference", REFERENCE_KIND)):
         for source in facts.made_from(kind):
             files = describe_files(source.manifest.files)
-            told[name] = {**_describe(source), "details": source.manifest.details, "files": files}
+            origins[name] = {**_describe(source), "details": source.manifest.details, "files": files}
     if facts.config.get("start"):
         model = facts.config["identity"]["model"]
         files = model.get("pretrained", model)  # in pretraining it is beside the settings of a new model
-        told["pretrained"] = {"name": facts.job["model"]["pretrained"], **facts.config["start"], "files": files}
-    return told
+        origins["pretrained"] = {"name": facts.job["model"]["pretrained"], **facts.config["start"], "files": files}
+    return origins
 
 
 def _describe(source: Source, fields: Iterable[str] = ()) -> dict[str, Any]:
@@ -383,7 +383,7 @@ def _describe_evaluation(facts: RunFacts) -> dict[str, Any] | None:
     """The evaluation of the final model, and what it read and wrote."""
     if facts.evaluation is None:
         return None
-    told: dict[str, Any] = facts.evaluation.model_dump(mode="json", include=EVALUATED)
+    described: dict[str, Any] = facts.evaluation.model_dump(mode="json", include=EVALUATED)
     if facts.evaluation.harness is not None:
-        told["harness"] = {"key": f"{facts.key}/{HARNESS}", "fingerprint": facts.evaluation.harness.fingerprint}
-    return {"key": f"{facts.key}/{EVALUATION}", "fingerprint": facts.evaluation.fingerprint, **told}
+        described["harness"] = {"key": f"{facts.key}/{HARNESS}", "fingerprint": facts.evaluation.harness.fingerprint}
+    return {"key": f"{facts.key}/{EVALUATION}", "fingerprint": facts.evaluation.fingerprint, **described}

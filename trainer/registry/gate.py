@@ -54,28 +54,28 @@ def judge(
             f"promotion.metric is {gate.metric!r}, which was not measured; measured were {', '.join(sorted(scores))}"
         )
     score, sign = scores[gate.metric], 1 if greater_is_better(gate.metric, gate.greater_is_better) else -1
-    said = f"{gate.metric} {plain_score(score, gate.threshold)}"
+    reason = f"{gate.metric} {plain_score(score, gate.threshold)}"
     if not math.isfinite(score):
-        return Verdict(passed=False, reason=f"{said} is not a finite number")
+        return Verdict(passed=False, reason=f"{reason} is not a finite number")
     if gate.threshold is not None:
         side = "at least" if sign > 0 else "at most"
         if not sign * score >= sign * gate.threshold:
-            return Verdict(passed=False, reason=f"{said} is not {side} {gate.threshold:.9g}")
-        said += f" is {side} {gate.threshold:.9g}"
+            return Verdict(passed=False, reason=f"{reason} is not {side} {gate.threshold:.9g}")
+        reason += f" is {side} {gate.threshold:.9g}"
     if gate.better_by is None or champion is None:
-        return Verdict(passed=True, reason=said)
+        return Verdict(passed=True, reason=reason)
     its = comparable_scores(gate.metric, measured_on, champion, anew)
     if its is None:
-        return Verdict(passed=False, reason=f"{said}, but {_explain(gate.metric, measured_on, champion, anew)}")
+        return Verdict(passed=False, reason=f"{reason}, but {_explain(gate.metric, measured_on, champion, anew)}")
     own = its.scores[gate.metric]
     if not math.isfinite(own):
         problem = f"that of the champion is {own}, with which nothing can be compared; use `headrace promote`"
-        return Verdict(passed=False, reason=f"{said}, but {problem}")
+        return Verdict(passed=False, reason=f"{reason}, but {problem}")
     ahead = sign * (score - own)
-    told = f"{ahead:+z.{decimals_apart(ahead, gate.better_by)}f}"
-    said += f", {told} against the champion's {plain_score(own)}{'' if its is champion else ', measured again'}"
+    difference = f"{ahead:+z.{decimals_apart(ahead, gate.better_by)}f}"
+    reason += f", {difference} against the champion's {plain_score(own)}{'' if its is champion else ', measured again'}"
     passed = ahead >= gate.better_by - ROUNDING
-    return Verdict(passed=passed, reason=said if passed else f"{said}; needed at least +{gate.better_by:g}")
+    return Verdict(passed=passed, reason=reason if passed else f"{reason}; needed at least +{gate.better_by:g}")
 
 
 def unapproved(verdict: Verdict) -> Verdict:
@@ -125,9 +125,9 @@ def _explain(metric: str, measured_on: Basis, champion: Move, anew: Remeasured |
     return f"{why}, and the champion cannot be measured in the same way: {problem}; {advice}promote by hand"
 
 
-def is_of(told: Move | Remeasured, run: str, fingerprint: str) -> bool:
+def is_of(record: Move | Remeasured, run: str, fingerprint: str) -> bool:
     """Whether a record is about this model."""
-    return (told.run, told.fingerprint) == (run, fingerprint)
+    return (record.run, record.fingerprint) == (run, fingerprint)
 
 
 def _differences(metric: str, measured_on: Basis, its: Move | Remeasured) -> list[str]:

@@ -110,8 +110,8 @@ def look(
     before = moves(store, gate.name) if before is None else before
     fingerprint, standing = _model_of(store, run), standing_champions(before)
     if standing and (difference := other_use(store, run, standing[-1].run)):
-        said = f"{difference}; choose another promotion.name, or promote by hand with another_use=true"
-        return Verdict(passed=False, reason=said)
+        reason = f"{difference}; choose another promotion.name, or promote by hand with another_use=true"
+        return Verdict(passed=False, reason=reason)
     return judge(gate, run, fingerprint, scores, before, measured_on, anew)
 
 

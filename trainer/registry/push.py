@@ -49,8 +49,8 @@ def tell(store: str, model: str, repo: str, private: bool, dry: bool, as_json: b
     lines = text_pairs((size(count), name) for name, count in found.files.items())
     lines += text_pairs(("removed", name) for name in found.removed)
     total = f"{plural(len(found.files), 'file')}, {size(sum(found.files.values()))}"
-    said = f"would be sent to {repo}" if found.commit is None else f"sent: {found.commit}"
-    show("\n".join([*lines, f"{found.run}/{FINAL}: {total}, {said}\n"]))
+    outcome = f"would be sent to {repo}" if found.commit is None else f"sent: {found.commit}"
+    show("\n".join([*lines, f"{found.run}/{FINAL}: {total}, {outcome}\n"]))
 
 
 def push(store: Store, model: str, repo: str, private: bool = False, dry: bool = False) -> Pushed:

@@ -125,8 +125,8 @@ def artifact_kind(key: str) -> str:
 
 def _measured_on(evaluation: dict[str, Any] | None) -> set[str]:
     """The keys of the data that a model was measured on, and of the decisions that kept it out of the training text."""
-    said = evaluation or {}
-    return {*said.get("data", ()), *(said.get("clean_of") or {}).get("decisions", ())}
+    measured = evaluation or {}
+    return {*measured.get("data", ()), *(measured.get("clean_of") or {}).get("decisions", ())}
 
 
 PINS = "pins"
@@ -152,8 +152,8 @@ def require_intact_pins(store: Store, remove: bool) -> None:
             else:
                 problems.append(str(error))
     if problems:
-        told = "; ".join(sorted(problems))
-        raise RunError(f"{told}; until then nothing is removed, because it is not known what they keep")
+        listed = "; ".join(sorted(problems))
+        raise RunError(f"{listed}; until then nothing is removed, because it is not known what they keep")
     for key in ended if remove else []:
         store.delete(key)
 
@@ -164,8 +164,8 @@ def pin(store: Store, name: str) -> str:
     Raises `ConfigError` for an invalid key, `ArtifactError` if there is nothing to pin.
     """
     key = _key_of(name if "/" in name else find_run_name(store, name, exact=True))
-    said = {"since": datetime.now(UTC).isoformat(timespec="seconds")}
-    made = store.create(f"{PINS}/{key}", sealed_bytes(f"{PINS}/{key}", said))
+    content = {"since": datetime.now(UTC).isoformat(timespec="seconds")}
+    made = store.create(f"{PINS}/{key}", sealed_bytes(f"{PINS}/{key}", content))
     # Checked after the pin is written: a removal is marked before it reads the pins.
     removing = is_being_removed(store, key)
     if removing or not store.exists(f"{key}/{CONFIG if key.startswith(RUN_PREFIX) else MANIFEST}"):

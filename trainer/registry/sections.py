@@ -35,8 +35,8 @@ def describe_curation(facts: RunFacts) -> list[Block]:
     decisions = facts.made_from(DECISIONS)
     if not decisions:
         return []
-    told = [f"{source.key}: {describe_decisions(source.manifest.details)}." for source in decisions]
-    note = f"Curation decided once which documents are kept, with a reason for each dropped one. {' '.join(told)}"
+    described = [f"{source.key}: {describe_decisions(source.manifest.details)}." for source in decisions]
+    note = f"Curation decided once which documents are kept, with a reason for each dropped one. {' '.join(described)}"
     columns = ["Corpus", "Reason", "Documents", "Share", "Bytes"]
     blocks = [Block(note, Table(columns, list(_decision_rows(facts)), words=2))]
     return [*blocks, Block(facts.clean_of.describe())] if facts.clean_of else blocks
@@ -75,8 +75,8 @@ HUB_METRICS = {
 def describe_metadata(facts: RunFacts, account: ReportContent) -> tuple[dict[str, Any], list[str]]:
     """The front matter, and the missing entries that the hub would show, with what to do."""
     base = facts.config.get("base") or {}
-    said = facts.job.get("card") or {}
-    license_, language = (said.get(field) or base.get(field) for field in ("license", "language"))
+    card = facts.job.get("card") or {}
+    license_, language = (card.get(field) or base.get(field) for field in ("license", "language"))
     results = [result for result in account.card.results if result["metrics"]]
     family = facts.model_config.get("model_type")
     matter = {
@@ -199,10 +199,10 @@ def tell_scores(result: Result | None, unit: str, things: str) -> str:
         return NOT_EVALUATED
     figures, tokens = result.judged.figures, _tokens(result.judged)
     bits = f", {number(figures[BITS_PER_BYTE])} bits a byte of text" if BITS_PER_BYTE in figures else ""
-    told = f", {percent(figures['accuracy'])} of them predicted correctly" if "accuracy" in figures else ""
+    accuracy = f", {percent(figures['accuracy'])} of them predicted correctly" if "accuracy" in figures else ""
     return (
         f"Finished model on {count(tokens)} {things}: {number(figures['loss'])} {unit}, perplexity "
-        f"{perplexity(figures['loss'])}{bits}{told}."
+        f"{perplexity(figures['loss'])}{bits}{accuracy}."
     )
 
 
@@ -248,8 +248,8 @@ def _score_table(result: Result, unit: str, order: Sequence[str]) -> Table:
 
     def row(name: str, scores: Scores) -> list[str]:
         figures, loss = scores.figures, scores.figures["loss"]
-        told = [number(loss), perplexity(loss), number(figures.get(BITS_PER_BYTE))]
-        return [name, *told, *(count(scores.counts.get(each)) for each in named)]
+        cells = [number(loss), perplexity(loss), number(figures.get(BITS_PER_BYTE))]
+        return [name, *cells, *(count(scores.counts.get(each)) for each in named)]
 
     columns = [result.by.capitalize(), f"Loss ({unit})", "Perplexity", "Bits a byte"]
     rows = [row(name, scores) for name, scores in groups.items()]

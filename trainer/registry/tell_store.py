@@ -207,8 +207,8 @@ def _describe_versions(environment: dict[str, Any]) -> Iterator[str]:
 def _describe_outcome(traced: dict[str, Any]) -> Iterator[str]:
     evaluation = traced["lineage"]["evaluation"]
     scores = ", ".join(f"{name} {score(value)}" for name, value in (traced["scores"] or {}).items())
-    told = f"{evaluation['key']}, fingerprint {evaluation['fingerprint']}: {scores}" if evaluation else "none"
-    yield _line("evaluation", told)
+    outcome = f"{evaluation['key']}, fingerprint {evaluation['fingerprint']}: {scores}" if evaluation else "none"
+    yield _line("evaluation", outcome)
     for name, moves in traced["promotions"].items():
         yield from (_line(f"models/{name}", f"{move['action']} at {move['time']}: {move['reason']}") for move in moves)
 

@@ -61,8 +61,8 @@ def credentials_explained() -> Iterator[None]:
             from botocore.exceptions import ClientError
             from s3fs.errors import translate_boto_error
 
-            said = {"Code": "PermanentRedirect", "Message": "the server redirects requests, and names no region"}
-            redirected = ClientError({"Error": said}, "any")
+            redirect = {"Code": "PermanentRedirect", "Message": "the server redirects requests, and names no region"}
+            redirected = ClientError({"Error": redirect}, "any")
             raise translate_boto_error(redirected) from redirected
         if is_of_remote(error) or PROVIDERS not in modules:
             raise

@@ -262,11 +262,11 @@ def with_untrained(config: dict[str, Any], run: Run, job: RunJob, data: Training
     """A run's config.json with the job's untrained settings, and with its encoded set if that differs, which is only
     possible in the test split.
     """
-    said = recorded(job)
-    noted = {**config, "job": {**config["job"], **{part: said[part] for part in UNTRAINED}}}
+    settings = recorded(job)
+    noted = {**config, "job": {**config["job"], **{part: settings[part] for part in UNTRAINED}}}
     if run.renews_data and config.get("data", {}).get("key") != (renewed := _without_reused(data.model_dump()))["key"]:
         inputs = {**config["inputs"], **_plain(run.inputs)}
-        noted |= {"data": renewed, "inputs": inputs, "job": {**noted["job"], "data": said["data"]}}
+        noted |= {"data": renewed, "inputs": inputs, "job": {**noted["job"], "data": settings["data"]}}
     return noted
 
 

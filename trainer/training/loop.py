@@ -279,9 +279,9 @@ def evaluate_now(session: Session, measures: bool = True, asks: bool = False) ->
         )
     # Before anything is judged or recorded: a stop may interrupt lm-eval, and then all of it runs again.
     asks = asks or (state.step > 0 and stops_early(session, scores))  # this step may become the last one
-    told = session.ask() if asks and session.ask is not None else {}
+    asked = session.ask() if asks and session.ask is not None else {}
     state.unmeasured = False
-    scores |= {f"{PREFIX}{name}": value for name, value in told.items()}
+    scores |= {f"{PREFIX}{name}": value for name, value in asked.items()}
     if asks and figure.startswith(PREFIX):
         scores.setdefault(figure, math.nan)  # NaN is never better
     if not scores:
@@ -291,8 +291,8 @@ def evaluate_now(session: Session, measures: bool = True, asks: bool = False) ->
     if session.log is not None:
         if measured is not None:
             session.log.write("evaluation", state.step, **measured.scores, **measured.details)
-        if told:
-            session.log.write(ASKED, state.step, **told)
+        if asked:
+            session.log.write(ASKED, state.step, **asked)
         shown = some((f"{name} {plain_score(value)}" for name, value in scores.items()), SHOWN)
         log.info("step %d: validation %s", state.step, shown)
     if stops_early(session):

@@ -65,13 +65,13 @@ def _compare(work: Callable[[], dict[str, Any] | None], runtime: Runtime, remedy
     """Raise `ConfigError` on every rank unless `work` returns the same on all; a rank returns None if it has nothing to
     compare.
     """
-    said = runtime.on_each(lambda: (socket.gethostname(), work()))
-    runtime.on_first(lambda: _require_same(said, remedy))
+    answers = runtime.on_each(lambda: (socket.gethostname(), work()))
+    runtime.on_first(lambda: _require_same(answers, remedy))
 
 
-def _require_same(said: list[tuple[str, dict[str, Any] | None]], remedy: str) -> None:
-    host, first = said[0]
-    for rank, (other_host, other) in enumerate(said):
+def _require_same(answers: list[tuple[str, dict[str, Any] | None]], remedy: str) -> None:
+    host, first = answers[0]
+    for rank, (other_host, other) in enumerate(answers):
         if other is not None and (changes := tell_changes(first or {}, other)):
             raise ConfigError(
                 f"{other_host} (rank {rank}) differs from {host} (rank 0): {'; '.join(changes)}; {remedy}"

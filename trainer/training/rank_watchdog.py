@@ -107,8 +107,8 @@ class Peers:
 
     def _write(self, message: str, status: int) -> RankLost:
         """Write an error for the other ranks, unless one has already been written, and return it."""
-        told = json.dumps({"message": message, "status": status})
-        _in_time(lambda: self._store.compare_set(WORD, "", told))
+        error = json.dumps({"message": message, "status": status})
+        _in_time(lambda: self._store.compare_set(WORD, "", error))
         return RankLost(message, status)
 
     def _beat(self, number: int) -> None:

@@ -270,9 +270,9 @@ def _open_log(
 ) -> RunLog:  # fmt: skip
     """The run's records, and the trackers that receive them, until the stack closes."""
     _warn_temporary_base(_published_beside(job, workload))
-    constant, told = _constant_curves(schedule, workload.plan), job.model_dump(mode="json")
-    trackers = stack.enter_context(Trackers(job.tracking, job.name, run.key.removeprefix("runs/"), told))
-    runlog = RunLog(store, run.key, state.step, told, constant, lease.check, trackers, state.unmeasured)
+    constant, settings = _constant_curves(schedule, workload.plan), job.model_dump(mode="json")
+    trackers = stack.enter_context(Trackers(job.tracking, job.name, run.key.removeprefix("runs/"), settings))
+    runlog = RunLog(store, run.key, state.step, settings, constant, lease.check, trackers, state.unmeasured)
     stack.enter_context(runlog)
     if workload.tasks is not None:
         runlog.note_tasks(state.step, workload.tasks.identities)

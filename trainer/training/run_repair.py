@@ -220,11 +220,14 @@ def note_environment(store: Store, run: str, environment: dict[str, Any], step: 
     before: dict[str, Any] = {}
     with suppress(ArtifactError):  # a damaged one is replaced
         before = read_sealed(store, f"{run}/{ENVIRONMENT}") or {} if step else {}
-    told = {name: before.pop(name) for name in list(before) if name.startswith(UNTIL)}
+    former = {name: before.pop(name) for name in list(before) if name.startswith(UNTIL)}
     # Of processes that were killed before they saved a later step; it is not known which of their steps remain.
     here = [
-        clause for name in list(told) if int(name.removeprefix(UNTIL)) >= step for clause in told.pop(name).split("; ")
+        clause
+        for name in list(former)
+        if int(name.removeprefix(UNTIL)) >= step
+        for clause in former.pop(name).split("; ")
     ]
     changes = dict.fromkeys([*here, *(tell_changes(before, environment) if before else ())])
     note = {f"{UNTIL}{step}": "; ".join(changes)} if changes else {}
-    write_sealed(store, f"{run}/{ENVIRONMENT}", {**environment, **told, **note})
+    write_sealed(store, f"{run}/{ENVIRONMENT}", {**environment, **former, **note})

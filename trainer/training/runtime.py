@@ -80,21 +80,21 @@ class Runtime:
         """
         if self.ranks == 1:
             return retry_transient(work, most=most)
-        told: list[Any] = [None, None, 0]
+        outcome: list[Any] = [None, None, 0]
         failure: BaseException | None = None
         if self.rank == 0:
             try:
-                told[0] = retry_transient(work, most=most)
+                outcome[0] = retry_transient(work, most=most)
             except StopRequested as stop:
-                failure, told[1] = stop, ""
+                failure, outcome[1] = stop, ""
             except Exception as error:
-                failure, told[1:] = error, [f"{type(error).__name__}: {error}", exit_status(error)]
-        dist.broadcast_object_list(told, src=0, group=self.control)
+                failure, outcome[1:] = error, [f"{type(error).__name__}: {error}", exit_status(error)]
+        dist.broadcast_object_list(outcome, src=0, group=self.control)
         if failure is not None:
             raise failure
-        if told[1] is not None:
-            raise FirstRankFailed(f"rank 0 ended with {told[1]}", told[2]) if told[1] else StopRequested
-        result: T = told[0]
+        if outcome[1] is not None:
+            raise FirstRankFailed(f"rank 0 ended with {outcome[1]}", outcome[2]) if outcome[1] else StopRequested
+        result: T = outcome[0]
         return result
 
     def on_each(self, work: Callable[[], T], tell: Callable[[str], object] = log.warning) -> list[T]:
@@ -104,19 +104,19 @@ class Runtime:
         refuses the work on any rank, every rank raises the same `StorageError`. On other errors, the other ranks raise
         `RankLost` with the error's message.
         """
-        told: tuple[Any, str | None, int, bool] = (None, None, 0, True)
+        outcome: tuple[Any, str | None, int, bool] = (None, None, 0, True)
         failure: Exception | None = None
         try:
-            told = (retry_transient(work, tell), None, 0, True)
+            outcome = (retry_transient(work, tell), None, 0, True)
         except Exception as error:
             failure = error
             where = f"rank {self.rank} of {self.ranks} ({socket.gethostname()})"
             why = f"{where} ended with {type(error).__name__}: {error}"
-            told = (None, why, exit_status(error), isinstance(error, StorageError))
-        found: list[Any] = [told]
+            outcome = (None, why, exit_status(error), isinstance(error, StorageError))
+        found: list[Any] = [outcome]
         if self.ranks > 1:
             found = [None] * self.ranks
-            dist.all_gather_object(found, told, group=self.control)
+            dist.all_gather_object(found, outcome, group=self.control)
         failed = [each for each in found if each[1] is not None]
         if not failed:
             return [each[0] for each in found]

@@ -115,9 +115,9 @@ def _warmup_stable_decay(
     for name, kind in (("warmup_type", warmup_type), ("decay_type", decay_type)):
         if kind not in rising:
             raise ConfigError(f"{name} is {kind!r}; expected {', '.join(rising)}")
-    for told, steps in (("num_decay_steps", num_decay_steps), ("num_stable_steps", num_stable_steps)):
+    for option, steps in (("num_decay_steps", num_decay_steps), ("num_stable_steps", num_stable_steps)):
         if isinstance(steps, bool | float) or (isinstance(steps, int) and steps < 0):
-            raise ConfigError(f"{told} is {steps}; expected a whole number of steps")
+            raise ConfigError(f"{option} is {steps}; expected a whole number of steps")
     if not 0 <= min_lr_ratio <= 1:
         raise ConfigError(f"min_lr_ratio is {min_lr_ratio:g}; expected 0 to 1")
     stable = span.total - span.warmup - num_decay_steps if num_stable_steps is None else num_stable_steps

@@ -264,9 +264,9 @@ MAKERS: dict[Tracker, Callable[[str, str], Any]] = {"trackio": _trackio, "wandb"
 
 def _settings(job: Mapping[str, Any]) -> dict[str, Any]:
     """A job's hyperparameters by the paths of their fields, as for TensorBoard."""
-    told = flatten({part: job[part] for part in HYPERPARAMETERS})
+    settings = flatten({part: job[part] for part in HYPERPARAMETERS})
     return {
         name: value if isinstance(value, bool | int | float | str) else str(value)
-        for name, value in told.items()
+        for name, value in settings.items()
         if value is not None
     }

@@ -291,7 +291,7 @@ ChatSet = SplitSet[ChatSplit]
 
 def open_chat(store: Store, key: str) -> ChatSet:
     """Map a published set. Raises `ArtifactError` if it is missing or damaged."""
-    return open_set(store, key, lambda table, told, pad_id: ChatSplit(table, told["answer_bytes"]))
+    return open_set(store, key, lambda table, facts, pad_id: ChatSplit(table, facts["answer_bytes"]))
 
 
 def read_windows(

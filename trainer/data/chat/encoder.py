@@ -160,10 +160,12 @@ class ChatReader:
         for stand_in in stand_ins:
             before, _, around = around.partition(stand_in.content)
             frame.append(before)
-        for said in ([each.content for each in conversation], [each.content.strip() for each in conversation]):
-            if "".join(part for pair in zip(frame, said, strict=True) for part in pair) + around == text:
-                ends = np.cumsum([len(before) + len(each) for before, each in zip(frame, said, strict=True)]).tolist()
-                return [(end - len(each), end) for end, each in zip(ends, said, strict=True)]
+        for contents in ([each.content for each in conversation], [each.content.strip() for each in conversation]):
+            if "".join(part for pair in zip(frame, contents, strict=True) for part in pair) + around == text:
+                ends = np.cumsum(
+                    [len(before) + len(each) for before, each in zip(frame, contents, strict=True)]
+                ).tolist()
+                return [(end - len(each), end) for end, each in zip(ends, contents, strict=True)]
         raise ValueError(
             "a message spells a special token of the tokenizer, and the chat template changes messages, so it cannot "
             "be distinguished from one that the template writes; change the spelling, or leave the conversation out"
@@ -205,9 +207,9 @@ class ChatEncoder(ChatReader):
             answered |= (offsets[:, 1] > start) & (offsets[:, 0] < end)
         truncated, ids, answered = len(ids) > self.context, ids[: self.context], answered[: self.context]
         end = int(offsets[: self.context, 1].max()) if truncated else len(written.text)
-        said = [written.text[start:stop].removesuffix(self.end)[: max(0, end - start)] for start, stop in answers]
+        texts = [written.text[start:stop].removesuffix(self.end)[: max(0, end - start)] for start, stop in answers]
         text_bytes, token_bytes = (
-            len("".join(said).encode()),
+            len("".join(texts).encode()),
             int(self._lengths[ids[answered & (ids != self.end_id)]].sum()),
         )
         return ChatEncoding(ids, answered, truncated, unmarked, text_bytes, token_bytes)

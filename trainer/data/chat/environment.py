@@ -73,10 +73,10 @@ class Marks(Extension):
         return nodes.CallBlock(self.call_method("_mark"), [], [], body).set_lineno(line)
 
     def _mark(self, caller: Callable[[], str]) -> str:
-        said, environment = caller(), self.environment
+        content, environment = caller(), self.environment
         assert isinstance(environment, Environment)
-        environment.marks.append((environment.written, environment.written + len(said)))
-        return said
+        environment.marks.append((environment.written, environment.written + len(content)))
+        return content
 
 
 class _Dict:

@@ -80,8 +80,8 @@ def _read_message(value: Any, number: int) -> Message:
         raise ValueError(f"{where} has the unknown field {unknown[0]!r}; a message has role and content")
     role = given.get("role")
     if role not in ROLES:
-        said = "no role" if role is None else f"the role {role!r}"
-        raise ValueError(f"{where} has {said}; roles are {', '.join(ROLES)}")
+        problem = "no role" if role is None else f"the role {role!r}"
+        raise ValueError(f"{where} has {problem}; roles are {', '.join(ROLES)}")
     return Message(str(role), read_text(given.get("content"), f"the content of {where} ({role})"))
 
 
@@ -240,8 +240,8 @@ def _texts_of(
     for place, part in enumerate(parts):
         for number, conversations, _ in read_records(data, [part], bad, lambda conversation: None, form=form):
             first, *others = conversations  # which share their first turns
-            said = [*first, *(message for other in others for message in other if message not in first)]
-            yield from ((place, number, message.content) for message in said)
+            messages = [*first, *(message for other in others for message in other if message not in first)]
+            yield from ((place, number, message.content) for message in messages)
 
 
 def texts_of(form: Form) -> SplitTexts:

@@ -61,9 +61,10 @@ def may_be_linear(template: nodes.Template) -> bool:
     """
     if any(name.name in KEEPING for name in template.find_all(nodes.Name)):
         return False
-    told = {id(each.node) for each in template.find_all(nodes.Getattr)}
+    attributes = {id(each.node) for each in template.find_all(nodes.Getattr)}
     if any(
-        name.name == "loop" and name.ctx == "load" and id(name) not in told for name in template.find_all(nodes.Name)
+        name.name == "loop" and name.ctx == "load" and id(name) not in attributes
+        for name in template.find_all(nodes.Name)
     ):
         return False
     return not any(next(each.find_all(nodes.For), None) for each in template.find_all(COLLECTING))
@@ -272,15 +273,15 @@ def _find_answer(
             f"the chat template writes the beginning of a conversation differently once {longer} is there, so the "
             "assistant's part cannot be found; mark it in the template with {% generation %}, or " + GIVE_ANOTHER
         )
-    said = answered[len(asked) :]
-    header, found, _ = said.partition(answer.content.strip())
+    rendered = answered[len(asked) :]
+    header, found, _ = rendered.partition(answer.content.strip())
     if found and header.strip() and asked == before():
         raise Refused(
             f"the chat template writes {header.strip()!r} before what the assistant says, but not in the prompt for an "
             f"answer (add_generation_prompt); {GIVE_ANOTHER}"
         )
     start = at + len(asked)
-    return start, start + len(said.rstrip())
+    return start, start + len(rendered.rstrip())
 
 
 def _most_characters(conversation: Sequence[Message]) -> int:

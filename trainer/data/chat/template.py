@@ -148,11 +148,11 @@ def load_template(given: str | None, tokenizer: Any, model: str) -> tuple[Render
     _require_same(renderer, Renderer(source, special, order=1), whose)
     if len(answers) != 1:
         raise TokenizerError(f"{whose} marks {len(answers)} answers in a conversation with one; {GIVE_ANOTHER}")
-    said = text[slice(*answers[0])]
-    _, found, end = said.partition(PROBE[1].content)
+    rendered = text[slice(*answers[0])]
+    _, found, end = rendered.partition(PROBE[1].content)
     if not found:
         raise TokenizerError(
-            f"{whose} does not write what the assistant says: for {PROBE[1].content!r} it writes {said!r}"
+            f"{whose} does not write what the assistant says: for {PROBE[1].content!r} it writes {rendered!r}"
         )
     _require_end(end.strip(), tokenizer, whose)
     return renderer, end.strip()

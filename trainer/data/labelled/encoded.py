@@ -167,7 +167,7 @@ EncodedSet = SplitSet[EncodedSplit]
 
 def open_encoded(store: Store, key: str) -> EncodedSet:
     """Map a published data set. Raises `ArtifactError` if it is missing or damaged."""
-    return open_set(store, key, lambda table, told, pad_id: open_split(table, pad_id))
+    return open_set(store, key, lambda table, facts, pad_id: open_split(table, pad_id))
 
 
 def find_class_weights(wanted: ClassWeights, classes: Sequence[str], counts: Mapping[str, int] | None) -> list[float]:

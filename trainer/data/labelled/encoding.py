@@ -106,14 +106,14 @@ def write_split(
     name: str,
     examples: LabelledSplit,
     encoder: TextEncoder,
-    told: str,
+    title: str,
     advance: Callable[[int], None],
     carry: Carry = map,
 ) -> dict[str, Any]:
     """Encode a split into its file, block by block; returns counts of what was encoded.
 
-    `told` is the split's name in messages; `carry` is `map`, or runs the blocks elsewhere. Raises `RecordError` for the
-    first example without tokens that may not be skipped, `CorpusError` if no example is left.
+    `title` is the split's name in messages; `carry` is `map`, or runs the blocks elsewhere. Raises `RecordError` for
+    the first example without tokens that may not be skipped, `CorpusError` if no example is left.
     """
     kind = TAGS if examples.labels.dtype == object else pa.from_numpy_dtype(examples.labels.dtype)
     if examples.labels.ndim > 1:
@@ -129,10 +129,10 @@ def write_split(
             longest, written = max(longest, encoded.longest), written + encoded.rows.num_rows
             advance(encoded.rows.num_rows + len(encoded.bad))
     if not written:
-        raise CorpusError(f"data set {told}: the tokenizer gives no tokens for any of its {len(examples)} examples")
+        raise CorpusError(f"data set {title}: the tokenizer gives no tokens for any of its {len(examples)} examples")
     if examples.bad.count > before:
-        log.warning("data set %s: skipped %s", told, examples.bad.describe())
-    warn_of_markers(told, spelled)
+        log.warning("data set %s: skipped %s", title, examples.bad.describe())
+    warn_of_markers(title, spelled)
     return {"examples": written, "longest": longest, **figures}
 
 

@@ -65,13 +65,13 @@ def _divided(text: str, data: LabelledDataConfig) -> list[str]:
 
 def _of_columns(values: Sequence[Any] | None, columns: Sequence[str]) -> LabelList | None:
     """The columns with a true value; None if all are empty, or -1, as in test data with withheld labels."""
-    said = ["" if value is None else str(value).strip().lower().removesuffix(".0") for value in values or ()]
-    if set(said) in (set(), {""}, {"nan"}, {str(UNLABELLED)}):
+    words = ["" if value is None else str(value).strip().lower().removesuffix(".0") for value in values or ()]
+    if set(words) in (set(), {""}, {"nan"}, {str(UNLABELLED)}):
         return None
-    for column, value, word in zip(columns, values or (), said, strict=True):
+    for column, value, word in zip(columns, values or (), words, strict=True):
         if word not in (*YES, *NO):
             raise ValueError(f"column {column!r} holds {value!r}, not 0 or 1")
-    return tuple(column for column, word in zip(columns, said, strict=True) if word in YES)
+    return tuple(column for column, word in zip(columns, words, strict=True) if word in YES)
 
 
 def find_listed(
@@ -99,8 +99,8 @@ def _read_given(
     They also count as missing if all are marks of withheld labels and not classes. Raises `ValueError` for missing
     labels that are not optional.
     """
-    said = {str(each) for each in value or ()}
-    if optional and said and said <= set(map(str, withheld)) and not said & set(map(str, labels.ids)):
+    given = {str(each) for each in value or ()}
+    if optional and given and given <= set(map(str, withheld)) and not given & set(map(str, labels.ids)):
         return None
     if value is None and not optional:
         raise ValueError("there are no labels")

@@ -96,12 +96,12 @@ def look_at_labelled(store: Store, data: LabelledDataConfig, encoder: TextEncode
         known = all_words(labels) if labels.dtype == object else labels[~unlabelled(labels)]
         counts = count_classes(known, found.classes) if found.classes else None
         lengths = {split: measure_lengths(each.examples(), len(each), encoder) for split, each in found.splits.items()}
-        told = f"all {plural(sum(sizes.values()), 'example')}"
-        return Look(found.classes, sizes, told, lengths, counts)
+        looked_at = f"all {plural(sum(sizes.values()), 'example')}"
+        return Look(found.classes, sizes, looked_at, lengths, counts)
 
 
 def _look_at_heads(
-    data: LabelledDataConfig, source: SplitSource, encoder: TextEncoder, progress: Progress, told: str
+    data: LabelledDataConfig, source: SplitSource, encoder: TextEncoder, progress: Progress, looked_at: str
 ) -> Look:
     """Check columns and first rows; labels only for their type, unless the classes are known."""
     _, named = check_columns(data, source.parts)
@@ -124,7 +124,7 @@ def _look_at_heads(
                     refuse_fractions(data, scan.values, None)
                 elif split == TRAIN and data.task == "tokens":
                     seen.update(str(label) for tags in scan.values if tags is not None for label in tags)
-    return Look(classes, None, told, lengths, dict(sorted(balance.items())) or None, seen=sorted(seen) or None)
+    return Look(classes, None, looked_at, lengths, dict(sorted(balance.items())) or None, seen=sorted(seen) or None)
 
 
 def stored_bytes(part: Part) -> int:

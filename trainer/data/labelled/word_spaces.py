@@ -66,8 +66,9 @@ def _keeps_spaces(tokenizer: Any) -> bool:
     if len(known) < 2:
         return True
     first, whole = ids_of(known[0]), ids_of(" ".join(known))
-    told = tokenizer.unk_token_id not in whole and whole[: len(first)] == first  # else a space is no sign of a word
-    return not told or ids_of(known[1:]) == whole[len(first) :]
+    # Otherwise, a space is no sign of a word.
+    comparable = tokenizer.unk_token_id not in whole and whole[: len(first)] == first
+    return not comparable or ids_of(known[1:]) == whole[len(first) :]
 
 
 def _looks_up_bytes_later(split: dict[str, Any]) -> bool:

@@ -23,8 +23,8 @@ def plan(job: ChatJob, data: ArtifactRef, ranks: int) -> Planned:
     from trainer.data.chat.encoded import plan_chat
 
     planned, found = plan_chat(job, data.key, ranks)
-    told = f"windows of {found.details['context']} tokens, {planned.fill or 0:.1%} full"
-    return Planned(planned, told, SPLITS, split_rows(found.details))
+    description = f"windows of {found.details['context']} tokens, {planned.fill or 0:.1%} full"
+    return Planned(planned, description, SPLITS, split_rows(found.details))
 
 
 def identify_own(

@@ -57,8 +57,8 @@ def classify_split(held: EncodedSplit, predicted: NDArray[Any], names: Sequence[
     if not (isinstance(held, EncodedWords) and marks_entities(names)):
         return classify(*sides, names)
     # There is no matrix: an entity is found or not.
-    told, true = (held.named(examples, each, names) for each in sides)
-    return Classification(confusion=[], classes=_scores(score_entities(told, true, names)))
+    answered, true = (held.named(examples, each, names) for each in sides)
+    return Classification(confusion=[], classes=_scores(score_entities(answered, true, names)))
 
 
 def classify(predicted: NDArray[Any], labels: NDArray[Any], names: Sequence[str]) -> Classification:

@@ -75,12 +75,12 @@ def score(
     """
     held = data.splits[split]
     examples, rows = np.flatnonzero(held.labelled), labelled_rows(held)
-    told, references = logits[rows], held.labels[rows]
+    predictions, references = logits[rows], held.labels[rows]
 
     def measure() -> dict[str, float]:
         metrics = open_metrics(job, data.details["classes"])
-        finite = bool(np.isfinite(told).all())
-        sides: list[Any] = [decide(told if finite else np.zeros_like(told), data), references]
+        finite = bool(np.isfinite(predictions).all())
+        sides: list[Any] = [decide(predictions if finite else np.zeros_like(predictions), data), references]
         if isinstance(held, EncodedWords):
             sides = [held.named(examples, each, data.details["classes"]) for each in sides]
         metrics.add_batch(*sides)
@@ -91,7 +91,7 @@ def score(
 
     def losses() -> Iterator[float]:
         for start in range(0, len(references), AT_ONCE):
-            part, labels = (torch.tensor(each[start : start + AT_ONCE]) for each in (told, references))
+            part, labels = (torch.tensor(each[start : start + AT_ONCE]) for each in (predictions, references))
             yield from example_losses(part.double(), labels).tolist()
 
     scores = {"loss": math.fsum(losses()) / len(references), **runtime.on_first(measure)}
@@ -243,12 +243,12 @@ def word_lines(split: EncodedWords, logits: NDArray[np.float32], classes: Sequen
     """
     likeliest = logits.argmax(axis=1).tolist()
     chances = torch.from_numpy(logits).double().softmax(dim=1).amax(dim=1).tolist()
-    told = iter([
+    labels = iter([
         (classes[each], round(chance, 6)) if math.isfinite(chance) else (None, None)
         for each, chance in zip(likeliest, chances, strict=True)
     ])  # fmt: skip
     for name, seen in zip(split.ids, split.seen(), strict=True):
-        words = [next(told) if each else (None, None) for each in seen.tolist()]
+        words = [next(labels) if each else (None, None) for each in seen.tolist()]
         line = {
             "id": name,
             "prediction": [label for label, _ in words],

@@ -131,8 +131,8 @@ def _split_table(details: dict[str, Any]) -> Table:
                 *(count(split[each]) for each in words),
             ]
         )  # fmt: skip
-    told = [*(f"Target's {each}" for each in numbers), *(["Words", "Words not seen"] if words else [])]
-    return Table([*columns, *told], rows)
+    extra = [*(f"Target's {each}" for each in numbers), *(["Words", "Words not seen"] if words else [])]
+    return Table([*columns, *extra], rows)
 
 
 def _balance_table(details: dict[str, Any]) -> Table:
@@ -231,8 +231,8 @@ def _classes(evaluation: Result | None, details: dict[str, Any]) -> list[Section
     things = "Words" if by_words else "Examples"
     for split, found in in_order(evaluation.classification if evaluation else {}).items():
         if by_words and marks_entities(details["classes"]):
-            told = "Figures of each entity type. An entity is found if the model labels all its words with its type."
-            sections.append(Section(f"Entities: {split}", [Block(told, class_table(found, "Type"))]))
+            intro = "Figures of each entity type. An entity is found if the model labels all its words with its type."
+            sections.append(Section(f"Entities: {split}", [Block(intro, class_table(found, "Type"))]))
             continue
         blocks = [Block("Figures of each class.", class_table(found))]
         if found.confusion:  # exactly one class per example
@@ -245,16 +245,16 @@ def _classes(evaluation: Result | None, details: dict[str, Any]) -> list[Section
 
 def _loss(training: dict[str, Any], details: dict[str, Any]) -> Pairs:
     """Unusual settings of the loss; runs from before these settings existed do not record them."""
-    told, wanted = [], training.get("class_weights")
+    pairs, wanted = [], training.get("class_weights")
     if wanted:
         classes: list[str] = details["classes"]
         weights = find_class_weights(wanted, classes, details["splits"]["train"]["class_counts"])
         named = [f"{name} {weight:.4g}" for name, weight in zip(classes, weights, strict=True)]
         balanced = f"{BALANCED}: " if wanted == BALANCED else ""
-        told.append(("Class weights", f"{balanced}{some(named, MOST_CLASSES)}"))
+        pairs.append(("Class weights", f"{balanced}{some(named, MOST_CLASSES)}"))
     if smoothing := training.get("label_smoothing"):
-        told.append(("Label smoothing", f"{smoothing:g}"))
-    return told
+        pairs.append(("Label smoothing", f"{smoothing:g}"))
+    return pairs
 
 
 COMPARED = compare_tuning("labelled sets", unit=lambda run: LOSS_UNITS[run.job["data"]["task"]])

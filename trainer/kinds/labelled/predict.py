@@ -77,8 +77,8 @@ def predict_texts(job: PredictJob, progress: Progress) -> PredictedTexts:
     cast(nn.Module, model).to(runtime.device)
     with open_texts(wanted.data, wanted.source.parts[TRAIN], progress) as texts, ExitStack() as stack:
         folder = stack.enter_context(store.staging(key=step.key)) if runtime.rank == 0 else None
-        told = _predict(job, texts, encoder, model, runtime, progress, folder and folder / FILE)
-        return runtime.on_first(lambda: _publish(step, job, wanted, encoder, texts, folder, told))
+        details = _predict(job, texts, encoder, model, runtime, progress, folder and folder / FILE)
+        return runtime.on_first(lambda: _publish(step, job, wanted, encoder, texts, folder, details))
 
 
 def _predict(
@@ -143,7 +143,7 @@ class _Figures:
 
 def _publish(
     step: Step, job: PredictJob, wanted: Wanted, encoder: TextEncoder, texts: NewTexts, folder: Path | None,
-    told: dict[str, Any],
+    figures: dict[str, Any],
 ) -> PredictedTexts:  # fmt: skip
     assert folder is not None
     parts, identity = wanted.source.parts[TRAIN], wanted.source.identity[TRAIN]
@@ -163,7 +163,7 @@ def _publish(
         "precision": job.precision,
         "texts": sum(texts.counts),
         **texts.bad.told(),
-        **told,
+        **figures,
     }  # fmt: skip
     return summarise(step.key, publish(step, folder, details))
 
@@ -196,5 +196,5 @@ def look_at_texts(job: PredictJob, wanted: Wanted, progress: Progress) -> TextsP
     with open_texts(wanted.data, parts, progress, most) as texts:
         found = sum(texts.counts)
         lengths = measure_lengths(texts.examples(), found, encoder)
-        told = tell_heads("rows", parts) if most else f"all of {plural(len(parts), 'file')}"
-        return TextsPreview(looked_at=told, texts=found, bad=texts.bad.told(), lengths=lengths)
+        looked_at = tell_heads("rows", parts) if most else f"all of {plural(len(parts), 'file')}"
+        return TextsPreview(looked_at=looked_at, texts=found, bad=texts.bad.told(), lengths=lengths)

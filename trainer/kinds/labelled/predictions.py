@@ -102,13 +102,13 @@ def find_predictions(step: Step) -> PredictedTexts | None:
 
 def summarise(key: str, manifest: Manifest, reused: bool = False) -> PredictedTexts:
     """The manifest of predictions as the value that tasks return."""
-    told = {field: manifest.details[field] for field in ("texts", "bad_records", "truncated", "predicted")}
-    told |= {
+    facts = {field: manifest.details[field] for field in ("texts", "bad_records", "truncated", "predicted")}
+    facts |= {
         field: manifest.details[field] for field in ("words", "unseen_words", "skipped") if field in manifest.details
     }
     model = manifest.details["model"]["name"]
     return PredictedTexts(
-        key=key, fingerprint=manifest.fingerprint, size=manifest.size(), model=model, reused=reused, **told
+        key=key, fingerprint=manifest.fingerprint, size=manifest.size(), model=model, reused=reused, **facts
     )  # fmt: skip
 
 

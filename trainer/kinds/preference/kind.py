@@ -75,8 +75,8 @@ def reference_step(store: Store, job: PreferenceJob, progress: Progress, data: A
 def tell_reference(manifest: Manifest) -> str:
     """A sentence: how often the reference model prefers the chosen answer."""
     splits = manifest.details["splits"].items()
-    told = ", ".join(f"{each['accuracy']:.1%} of {each['pairs']:,} pairs of {split}" for split, each in splits)
-    return f"the reference prefers the chosen answer, by its mean log-probability a token, in {told}"
+    shares = ", ".join(f"{each['accuracy']:.1%} of {each['pairs']:,} pairs of {split}" for split, each in splits)
+    return f"the reference prefers the chosen answer, by its mean log-probability a token, in {shares}"
 
 
 def find_reference(store: Store, job: PreferenceJob, data: ArtifactRef) -> ArtifactRef | None:
@@ -106,18 +106,18 @@ def identify_own(
 def pairs_basis(details: Mapping[str, Any], job: PreferenceJob, split: str) -> ExamplesBasis:
     """The basis of figures on the pairs of a split: their answers as tokens, and a job's rewards."""
     found = details["splits"][split]
-    told = (details["context"], found["examples"], found["answer_tokens"], describe_rewards(job))
-    return encoded_basis(details, job.data.model_dump(), split, job.training.precision, *told)
+    facts = (details["context"], found["examples"], found["answer_tokens"], describe_rewards(job))
+    return encoded_basis(details, job.data.model_dump(), split, job.training.precision, *facts)
 
 
 def describe_rewards(job: PreferenceJob) -> dict[str, Any]:
     """The settings and files that determine the rewards of a final model's answers, besides the model and the pairs."""
     training = job.training
-    told: dict[str, Any] = training.model_dump(include={"loss", *LOSS_SETTINGS})
+    rewards: dict[str, Any] = training.model_dump(include={"loss", *LOSS_SETTINGS})
     if training.needs_reference:
-        told["reference"] = find_pretrained(Store(job.store), job.model.pretrained).files
-        told |= {} if stands_beside_plain_base(job) else _quantized(job)
-    return told
+        rewards["reference"] = find_pretrained(Store(job.store), job.model.pretrained).files
+        rewards |= {} if stands_beside_plain_base(job) else _quantized(job)
+    return rewards
 
 
 def stands_beside_plain_base(job: PreferenceJob) -> bool:

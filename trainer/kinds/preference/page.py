@@ -16,7 +16,7 @@ ANSWERS = "Held-out prompts, and the final model's answer (greedy decoding: the 
 
 def describe_preferences(facts: RunFacts, plan: TuningPlan) -> ReportContent:
     """The report of a run on pairs of answers."""
-    told = describe_tuning(
+    tuning = describe_tuning(
         facts,
         plan,
         UNIT,
@@ -26,17 +26,17 @@ def describe_preferences(facts: RunFacts, plan: TuningPlan) -> ReportContent:
         loss=_loss_settings(facts),
     )
     return replace(
-        told, samples=[Section("Answers", sample_blocks(facts, ANSWERS, "No held-out prompt was answered."))]
+        tuning, samples=[Section("Answers", sample_blocks(facts, ANSWERS, "No held-out prompt was answered."))]
     )
 
 
 def _loss_settings(facts: RunFacts) -> list[tuple[str, str]]:
     training = facts.job["training"]
     settings = [f"{name} {training[name]:g}" for name in LOSS_SETTINGS if training[name]]
-    told = [("Loss", ", ".join([training["loss"], *settings]))]
+    pairs = [("Loss", ", ".join([training["loss"], *settings]))]
     if training["loss"] not in WITH_REFERENCE:
-        return told
-    return [*told, ("Reference", f"{facts.job['model']['pretrained']}, whose log-probabilities were computed once")]
+        return pairs
+    return [*pairs, ("Reference", f"{facts.job['model']['pretrained']}, whose log-probabilities were computed once")]
 
 
 COMPARED = compare_tuning(

@@ -59,11 +59,11 @@ def continue_prompts(
                 "evaluation.new_tokens is %d; lower it, or shorten the prompt %r",
                 len(ids), plural(kept, "token"), positions, options.new_tokens, prompt[:SHOWN],
             )  # fmt: skip
-        said = continue_tokens(
+        tokens = continue_tokens(
             model, ids[-kept:], options.new_tokens, eos_id,
             options.temperature, options.top_k, options.seed,
         )  # fmt: skip
-        return Sample(prompt=prompt, continuation=tokenizer.decode(said))
+        return Sample(prompt=prompt, continuation=tokenizer.decode(tokens))
 
     return generate_each(model, options.prompts, continued, runtime)
 

@@ -118,8 +118,8 @@ def plan(job: PipelineJob, data: PreparedData, ranks: int) -> Planned:
             "no document of %s %s: the loss over all corpora does not cover it; raise it to hold out some",
             ", ".join(without), at,
         )  # fmt: skip
-    told = f"{planned.windows:,} windows of {job.training.context} tokens"
-    return Planned(planned, told, "data-mixture", planned.rows())
+    description = f"{planned.windows:,} windows of {job.training.context} tokens"
+    return Planned(planned, description, "data-mixture", planned.rows())
 
 
 def _model_identity(model: ModelConfig, pretrained: dict[str, str] | None) -> dict[str, Any]:

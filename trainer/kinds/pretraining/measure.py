@@ -55,14 +55,16 @@ def evaluate(
 
     Sums are exact in float64, so the number of ranks does not change the result.
     """
-    score, told = (_score_windows, _scores) if masking is None else (partial(_score_hidden, *masking), _masked_scores)
+    score, summarise = (
+        (_score_windows, _scores) if masking is None else (partial(_score_hidden, *masking), _masked_scores)
+    )
     sums = {}
     for corpus in held_out:
         if corpus.windows:
             of_some = partial(score, model, corpus, context, runtime.device)
             sums[corpus.name] = score_each(model, len(corpus.windows), 3, batch, runtime, of_some, advance)
     total = torch.cat([torch.zeros(0, 3, dtype=torch.float64), *sums.values()])
-    return TextScores({name: told(each) for name, each in sums.items()}, told(total))
+    return TextScores({name: summarise(each) for name, each in sums.items()}, summarise(total))
 
 
 def _score_windows(
@@ -77,13 +79,13 @@ def _score_windows(
     positions = None if corpus.end_id is None else torch.empty((len(windows), context), dtype=torch.int64)
     sums = torch.full((len(windows), 3), math.nan, dtype=torch.float64)
     for row, window in enumerate(windows):
-        tokens[row, : len(window)] = told = window
+        tokens[row, : len(window)] = targets = window
         if positions is not None and corpus.end_id is not None:
             begun_anew = document_positions(window, corpus.end_id)
-            positions[row, : len(window)], told = torch.from_numpy(begun_anew), labels_within(window, begun_anew)
+            positions[row, : len(window)], targets = torch.from_numpy(begun_anew), labels_within(window, begun_anew)
             positions[row, len(window) :] = torch.arange(context - len(window))  # padding
-        labels[row, : len(window)] = next_tokens(torch.from_numpy(told)[None])[0]
-        predicted = told[1:][told[1:] != IGNORED]
+        labels[row, : len(window)] = next_tokens(torch.from_numpy(targets)[None])[0]
+        predicted = targets[1:][targets[1:] != IGNORED]
         if corpus.token_bytes is not None:
             sums[row, 1] = float(corpus.token_bytes[predicted].sum())
         sums[row, 2] = len(predicted)
@@ -123,17 +125,17 @@ def _score_hidden(
     for row, (place, window) in enumerate(_read_windows(corpus, context, places)):
         masked = mask_window(window, stable_key("held-out", corpus.name, *place), tokens, options)
         ids[row, : len(window)], labels[row, : len(window)], read[row, : len(window)] = *masked, 1
-    losses, told = masked_losses(model, *(torch.from_numpy(each).to(device) for each in (ids, labels, read)))
+    losses, correct = masked_losses(model, *(torch.from_numpy(each).to(device) for each in (ids, labels, read)))
     rows = torch.from_numpy(np.nonzero(labels != IGNORED)[0])
     sums, ones = torch.zeros(len(places), 3, dtype=torch.float64), torch.ones_like(rows, dtype=torch.float64)
-    for column, values in enumerate((losses.double().cpu(), told.double().cpu(), ones)):
+    for column, values in enumerate((losses.double().cpu(), correct.double().cpu(), ones)):
         sums[:, column].index_add_(0, rows, values)
     return sums
 
 
 def _masked_scores(sums: torch.Tensor) -> Scores:
     """Figures from the sums of each window with masked tokens."""
-    loss, told, tokens = (math.fsum(each) for each in sums.T.numpy())
-    accuracy = told / tokens if math.isfinite(loss) else math.nan  # a model that overflows has none
+    loss, correct, tokens = (math.fsum(each) for each in sums.T.numpy())
+    accuracy = correct / tokens if math.isfinite(loss) else math.nan  # a model that overflows has none
     figures = {"loss": loss / tokens, "perplexity": perplexity_of(loss / tokens), "accuracy": accuracy}
     return Scores(figures=figures, counts={"tokens": int(tokens), "windows": len(sums)})

@@ -163,8 +163,8 @@ def _plan(facts: RunFacts, plan: StepPlan) -> Pairs:
         ("Tokens trained on", count(facts.steps * plan.tokens_per_step)),
     ]
     figure = best_by(facts.job)
-    told = [] if figure == "loss" else [("Best checkpoint", f"by {figure}")]
-    return plan_pairs(facts, "window", windows, [*tokens, *told])
+    best = [] if figure == "loss" else [("Best checkpoint", f"by {figure}")]
+    return plan_pairs(facts, "window", windows, [*tokens, *best])
 
 
 def _model(facts: RunFacts) -> Pairs:
