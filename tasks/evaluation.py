@@ -39,8 +39,8 @@ def evaluate_run(job: RunJob, data: list[str], run: str, ranks: int, other: str 
     check_asked(store, wanted)
     result = find_result(store, wanted)
     if result is None:
-        asked = {"run": run, "data": data, "other": other}
-        result = Result(**_compute("evaluate-run", job, asked, ranks, job.engine, job.training.device))
+        options = {"run": run, "data": data, "other": other}
+        result = Result(**_compute("evaluate-run", job, options, ranks, job.engine, job.training.device))
     return _shown(result, "evaluation")
 
 
@@ -54,10 +54,10 @@ def measure_harness(job: EvaluateJob, own: bool) -> Result:
     return _shown(result, "harness")
 
 
-def _compute(stage: str, job: Schema, asked: dict[str, Any], *ranks: Any) -> dict[str, Any]:
+def _compute(stage: str, job: Schema, options: dict[str, Any], *ranks: Any) -> dict[str, Any]:
     """Wait for a turn and run a stage on the machine's devices; `ranks` are its count of ranks, engine and device."""
     with turn(DEVICES), showing() as show:
-        return run_stage(stage, {"job": job.model_dump(mode="json"), **asked}, show, TaskLogger(), *ranks)
+        return run_stage(stage, {"job": job.model_dump(mode="json"), **options}, show, TaskLogger(), *ranks)
 
 
 def _shown(result: Result, table: str) -> Result:

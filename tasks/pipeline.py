@@ -63,8 +63,8 @@ class AsTasks:
             evaluate_run(job, data_keys(data), run, plan.ranks, return_state=True, wait_for=after).result()
         )
 
-    def harness(self, asked: EvaluateJob, evaluation: Any) -> Any:
-        measured = measure_harness(asked, own=True, return_state=True, wait_for=self._kept[-1:]).result()
+    def harness(self, evaluation_job: EvaluateJob, evaluation: Any) -> Any:
+        measured = measure_harness(evaluation_job, own=True, return_state=True, wait_for=self._kept[-1:]).result()
         return evaluation.beside(self._keep(measured))
 
     def report(self, job: Any, run: str) -> Report:
@@ -75,9 +75,9 @@ class AsTasks:
             return None
 
         def measure(champion: str) -> Result:
-            asked = harness_job(job, champion) if gates_on_harness(job.promotion) else None
-            if asked is not None:
-                return measure_harness(asked, own=False, return_state=True).result()
+            evaluation_job = harness_job(job, champion) if gates_on_harness(job.promotion) else None
+            if evaluation_job is not None:
+                return measure_harness(evaluation_job, own=False, return_state=True).result()
             return evaluate_run(job, evaluation.data, run, plan.ranks, champion, return_state=True).result()
 
         return consider(job.promotion, job.store, run, evaluation, measure)

@@ -44,8 +44,8 @@ def consider(
     if gate is None:
         return None
     rival = patient(find_rival)(Store(store), gate, run, evaluation.measured_on)
-    anew = None if rival is None else remeasure(rival, lambda: measure(rival.run))
-    found = (evaluation.figures(), evaluation.measured_on, anew)
+    remeasured = None if rival is None else remeasure(rival, lambda: measure(rival.run))
+    found = (evaluation.figures(), evaluation.measured_on, remeasured)
     # A lease keeps garbage collection from deleting the run while it waits for a person.
     with holding(Store(store), run, LONGEST) if gate.approval else nullcontext():
         verdict = judge_model(gate, store, run, *found)
@@ -71,27 +71,37 @@ def wait_for_approval() -> None:
     pause_flow_run(timeout=APPROVAL_SECONDS, key=key)
     with get_client(sync_client=True) as client:
         states = client.read_flow_run_states(UUID(flow_run.id))
-    asked = next(number for number, state in enumerate(states) if state.state_details.pause_key == key)
-    if any(not state.is_running() for state in states[asked + 1 :]):
+    pause = next(number for number, state in enumerate(states) if state.state_details.pause_key == key)
+    if any(not state.is_running() for state in states[pause + 1 :]):
         raise Abort("this run was restarted elsewhere while waiting for approval here; the new start asks for approval")
 
 
 @patient_task("judge")
 def judge_model(
-    gate: PromotionConfig, store: str, run: str, scores: dict[str, float], measured_on: Basis, anew: Remeasured | None
+    gate: PromotionConfig,
+    store: str,
+    run: str,
+    scores: dict[str, float],
+    measured_on: Basis,
+    remeasured: Remeasured | None,
 ) -> Verdict:
     """Compare a model with the gate and the champion."""
-    verdict = look(Store(store), gate, run, scores, measured_on, anew)
+    verdict = look(Store(store), gate, run, scores, measured_on, remeasured)
     tell(verdict, gate, store, run)
     return verdict
 
 
 @patient_task("promote")
 def crown(
-    gate: PromotionConfig, store: str, run: str, scores: dict[str, float], measured_on: Basis, anew: Remeasured | None
+    gate: PromotionConfig,
+    store: str,
+    run: str,
+    scores: dict[str, float],
+    measured_on: Basis,
+    remeasured: Remeasured | None,
 ) -> Verdict:
     """Make a run's model the champion, unless it does not beat a champion promoted in the meantime."""
-    verdict = pass_through(Store(store), gate, run, scores, measured_on, anew)
+    verdict = pass_through(Store(store), gate, run, scores, measured_on, remeasured)
     if verdict.passed:
         TaskLogger().info("%s is the champion of %s", run, Store(store).path(key_of(gate.name)))
     else:

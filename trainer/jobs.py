@@ -103,10 +103,10 @@ class InRanks:
 
         return self._print_result(evaluate_run(job, run, self._progress, data_keys(data)))
 
-    def harness(self, asked: EvaluateJob, evaluation: Any) -> Any:
+    def harness(self, evaluation_job: EvaluateJob, evaluation: Any) -> Any:
         from trainer.pipelines.any_kind import ask_harness
 
-        return evaluation.beside(self._print_result(ask_harness(asked, True, self._progress)))
+        return evaluation.beside(self._print_result(ask_harness(evaluation_job, True, self._progress)))
 
     def report(self, job: Any, run: str) -> "Report":
         from trainer.registry.report import make_report
@@ -120,10 +120,10 @@ class InRanks:
     def consider(
         self, job: Any, data: TrainingData, plan: RunPlan, run: str, evaluation: Result | None
     ) -> Verdict | None:
-        anew = measure_rival(job, run, evaluation, self._progress, self._runtime)
+        remeasured = measure_rival(job, run, evaluation, self._progress, self._runtime)
         if job.promotion is None or evaluation is None or self._runtime.rank != 0:
             return None
-        return consider(job.promotion, Store(job.store), run, evaluation, anew)
+        return consider(job.promotion, Store(job.store), run, evaluation, remeasured)
 
     def _print_result(self, found: Result) -> Result:
         if self._runtime.rank == 0:
@@ -172,10 +172,10 @@ def measure_rival(
     def measure() -> Result:
         from trainer.pipelines.any_kind import ask_harness, evaluate_run
 
-        asked = harness_job(job, rival.run) if gates_on_harness(gate) else None
-        if asked is None:
+        evaluation_job = harness_job(job, rival.run) if gates_on_harness(gate) else None
+        if evaluation_job is None:
             return evaluate_run(job, run_key, progress, evaluation.data, rival.run)
-        return ask_harness(asked, False, progress)
+        return ask_harness(evaluation_job, False, progress)
 
     return remeasure(rival, measure)
 
@@ -185,7 +185,7 @@ def consider(
     store: Store,
     run_key: str,
     evaluation: Result,
-    anew: Remeasured | None,
+    remeasured: Remeasured | None,
 ) -> Verdict:
     """Compare the run's model with its gate, and make it the champion if it passes. A gate with `approval` is not met,
     because a person approves in Prefect's UI.
@@ -194,7 +194,7 @@ def consider(
     from trainer.registry.promotion import look, pass_through
 
     judged = look if gate.approval else pass_through
-    verdict = judged(store, gate, run_key, evaluation.figures(), evaluation.measured_on, anew)
+    verdict = judged(store, gate, run_key, evaluation.figures(), evaluation.measured_on, remeasured)
     verdict = unapproved(verdict) if gate.approval else verdict
     print(f"gate {'passed' if verdict.passed else 'not met'}: {verdict.reason}")
     return verdict

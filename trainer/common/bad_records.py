@@ -35,7 +35,7 @@ class BadRecords:
         """The number of bad records and the first ones, in one line."""
         return describe_bad(self.count, self.first)
 
-    def told(self) -> dict[str, Any]:
+    def as_details(self) -> dict[str, Any]:
         """Entries for the manifest: `bad_records`, the number, and the first ones as `skipped`."""
         return {"bad_records": self.count, **({"skipped": self.first} if self.first else {})}
 

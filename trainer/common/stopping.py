@@ -50,14 +50,14 @@ class _Request:
 
     def __init__(self) -> None:
         self.requested, self.status = False, EXIT_PREEMPTED
-        self.told = threading.Event()
+        self.announced = threading.Event()
 
     def make(self) -> None:
         """Request a stop, and notify waiting threads and registered functions, once."""
         self.requested = True
-        if self.told.is_set():
+        if self.announced.is_set():
             return
-        self.told.set()
+        self.announced.set()
         for call in list(_calls):
             call()
 
@@ -216,7 +216,7 @@ def wait(seconds: float) -> None:
     if _request is None:
         threading.Event().wait(seconds)
     else:
-        _request.told.wait(seconds)
+        _request.announced.wait(seconds)
 
 
 @contextmanager

@@ -94,14 +94,14 @@ class PipelineJob(RunJob, PrepareJob):
     @property
     def asked_of_held_out_text(self) -> str | None:
         """The first setting that needs held-out text, or None."""
-        asked = {
+        settings = {
             "promotion": self.promotion,
             "evaluation.harness": self.evaluation.harness,
             "training.evaluate_every": self.training.evaluate_every,
             "training.early_stopping": self.training.early_stopping,
             "training.final: best": self.training.final == "best" or None,
         }
-        return next((name for name, value in asked.items() if value is not None), None)
+        return next((name for name, value in settings.items() if value is not None), None)
 
 
 class EvaluateJob(Schema):

@@ -62,9 +62,9 @@ def meant_by(schemas: Sequence[type[BaseModel]], key: str, near: Sequence[str]) 
     if here := [name for name in names if name in near] or difflib.get_close_matches(key, near, 1):
         return here[:1]
     paths = dict.fromkeys(path for schema in schemas for path in _paths(schema))
-    there = [path for name in [key, *names] for path in paths if path.rpartition(".")[2] == name]
-    least = min((path.count(".") for path in there), default=0)
-    return [path for path in there if path.count(".") == least][:MOST_MEANT]
+    candidates = [path for name in [key, *names] for path in paths if path.rpartition(".")[2] == name]
+    least = min((path.count(".") for path in candidates), default=0)
+    return [path for path in candidates if path.count(".") == least][:MOST_MEANT]
 
 
 def setting_of_option(schemas: Sequence[type[BaseModel]], words: Sequence[str], options: Sequence[str]) -> str | None:
@@ -76,10 +76,10 @@ def setting_of_option(schemas: Sequence[type[BaseModel]], words: Sequence[str], 
         key = name.removeprefix("--").replace("-", "_")
         paths = dict.fromkeys(path for schema in schemas for path in _paths(schema))
         found = [path for path in paths if path == re.sub(r"\.\d+(?=\.|$)", ".0", key)]
-        if meant := [key] if found else meant_by(schemas, key, []):
+        if candidates := [key] if found else meant_by(schemas, key, []):
             following = words[number + 1 : number + 2]
             given = value if equals else next((each for each in following if not each.startswith("--")), "…")
-            return f"{meant[0]}={redacted(given)}"
+            return f"{candidates[0]}={redacted(given)}"
     return None
 
 
@@ -214,8 +214,8 @@ def _describe(schema: type[BaseModel], place: Place, problems: list[ErrorDetails
 
 def _unknown(schema: type[BaseModel], place: Place) -> str:
     known = _fields_at(schema, place[:-1])
-    meant = meant_by([schema], str(place[-1]), known)
-    hint = f"did you mean {' or '.join(map(repr, meant))}?" if meant else f"known keys are {', '.join(known)}"
+    candidates = meant_by([schema], str(place[-1]), known)
+    hint = f"did you mean {' or '.join(map(repr, candidates))}?" if candidates else f"known keys are {', '.join(known)}"
     return f"{'.'.join(map(str, place))}: unknown key; {hint}"
 
 

@@ -49,7 +49,7 @@ class Spelling(NamedTuple):
     several: NDArray[np.uint32]
 
 
-class Said(NamedTuple):
+class NormalizedWords(NamedTuple):
     """The words of texts in compared form: characters `[first, end)`; text t has words `[starts[t], starts[t + 1])`.
 
     They are runs of letters, numbers, marks and underscores, with apostrophes between letters; a run without a letter,

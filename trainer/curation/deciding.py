@@ -155,8 +155,12 @@ def require_numbers(
 
 def no_number(corpus: CorpusConfig, pieces: Sequence[Piece], column: str) -> CorpusError:
     """The error about a column in which no document of a corpus has a number."""
-    there = column_names(pieces[0], corpus)
-    has = f"has the columns {', '.join(there)}" if there else f"is of the format {corpus.format}, which has no columns"
+    columns = column_names(pieces[0], corpus)
+    has = (
+        f"has the columns {', '.join(columns)}"
+        if columns
+        else f"is of the format {corpus.format}, which has no columns"
+    )
     return CorpusError(
         f"corpus {corpus.name!r}: no document has a number in the column {column!r}, which a filter of data.curation "
         f"needs; {pieces[0].path} {has}; correct the column, or limit the filter to other corpora"

@@ -71,7 +71,7 @@ def _text_of(task: LocalTask, where: str) -> EvaluationText:
         )
     if further := sorted(how.keys() - FILE_OPTIONS):
         raise ConfigError(f"{where}: task {task.name!r} reads its files with {', '.join(further)}; {INSTEAD}")
-    paths = [pattern for pattern, asked in data_files(task, where) if asked]
+    paths = [pattern for pattern, is_asked in data_files(task, where) if is_asked]
     if not paths:
         raise ConfigError(f"{where}: task {task.name!r} asks the split {task.asked!r}, which has no file; {INSTEAD}")
     return EvaluationText(paths=paths, format=FORMAT_OF_DATASET[source], fields=question_fields(task, where))

@@ -35,9 +35,9 @@ from trainer.curation.characters import (
     UNDERSCORE,
     Hashes,
     Lines,
+    NormalizedWords,
     Points,
     Positions,
-    Said,
     Spelling,
     Words,
 )
@@ -146,10 +146,10 @@ def find_words(points: Points, starts: Positions, kinds: NDArray[np.uint8]) -> W
 
 
 @compiled
-def find_said(points: Points, starts: Positions, spelling: Spelling) -> Said:
+def find_normalized_words(points: Points, starts: Positions, spelling: Spelling) -> NormalizedWords:
     """The words of all texts that have a letter, a number or a mark."""
     kinds, folded = spelling.kinds, spelling.folded
-    most = _most_said(points, starts, kinds)
+    most = _most_normalized_words(points, starts, kinds)
     first, end = np.empty(most, np.int64), np.empty(most, np.int64)
     hashes, alone = np.empty(most, np.uint64), np.empty(most, np.bool_)
     word_starts = np.zeros(len(starts), np.int64)
@@ -183,11 +183,11 @@ def find_said(points: Points, starts: Positions, spelling: Spelling) -> Said:
             end[count], hashes[count] = at, _mix(own)
             count += says
         word_starts[text + 1] = count
-    return Said(first[:count], end[:count], hashes[:count], alone[:count], word_starts)
+    return NormalizedWords(first[:count], end[:count], hashes[:count], alone[:count], word_starts)
 
 
 @compiled
-def _most_said(points: Points, starts: Positions, kinds: NDArray[np.uint8]) -> int:
+def _most_normalized_words(points: Points, starts: Positions, kinds: NDArray[np.uint8]) -> int:
     """An upper bound for the number of words of all texts."""
     most = 0
     for text in range(len(starts) - 1):

@@ -24,9 +24,9 @@ from trainer.curation.characters import (
     UNDERSCORE,
     Hashes,
     Lines,
+    NormalizedWords,
     Points,
     Positions,
-    Said,
     Spelling,
     Words,
     kinds_of_characters,
@@ -73,11 +73,11 @@ class Texts:
 
         return find_words(self.points, self.starts, self.kinds)
 
-    def said(self, spelling: Spelling | None = None) -> Said:
+    def normalized_words(self, spelling: Spelling | None = None) -> NormalizedWords:
         """The words of all texts in the form that is compared: in `plain_spelling`, unless another is given."""
-        from trainer.curation.loops import find_said
+        from trainer.curation.loops import find_normalized_words
 
-        return find_said(self.points, self.starts, spelling or plain_spelling())
+        return find_normalized_words(self.points, self.starts, spelling or plain_spelling())
 
     @cached_property
     def lines(self) -> Lines:
@@ -92,7 +92,7 @@ def shingles(texts: Texts, n: int) -> tuple[Hashes, Positions]:
 
     A text with fewer words has one hash of all its words, and a text without words has none.
     """
-    words = texts.said()
+    words = texts.normalized_words()
     return shingles_of(words.hashes, words.starts, n)
 
 
@@ -154,9 +154,9 @@ def matching(texts: Texts) -> Texts:
     return Texts([text.encode() for text in plain])
 
 
-def matching_words(texts: Texts) -> Said:
+def matching_words(texts: Texts) -> NormalizedWords:
     """The words of texts returned by `matching`."""
-    return texts.said(matching_spelling())
+    return texts.normalized_words(matching_spelling())
 
 
 def _plain(text: str) -> str:

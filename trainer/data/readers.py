@@ -94,8 +94,8 @@ def _documents_of_records(
         found, hint = "it has", spelling_hint(table.columns, field)
         if corpus.format == "csv":
             found, hint = "its first line has", hint or delimiter_hint(table.columns, [field])
-        there = ", ".join(table.columns) or "none"
-        raise RecordError(f"{span.name}: no column {field!r}; {found} {there}{hint or corpus.named_by}")
+        names = ", ".join(table.columns) or "none"
+        raise RecordError(f"{span.name}: no column {field!r}; {found} {names}{hint or corpus.named_by}")
     records = table.records([field, *columns])
     if corpus.format == "csv":
         records = watched(records, [field], corpus, span.name)
@@ -178,26 +178,26 @@ TEXT_FORMATS: dict[str, Callable[[IO[bytes], Span, str | None, OnBad], Iterator[
 def _parts(file: IO[bytes], span: Span) -> Iterator[tuple[bytes, int, bool]]:
     """A text in parts of a few MiB that end at allowed cuts; yields each with its offset and whether it is the last."""
     left = None if compression_of(span.path) else span.end - span.start
-    held, offset = b"", span.start
+    remainder, offset = b"", span.start
     while True:
         block = file.read(PART_BYTES if left is None else min(PART_BYTES, left))
         if left is not None:
             left -= len(block)
-        if offset == 0 and not held:
+        if offset == 0 and not remainder:
             bom = len(BOM) if block.startswith(BOM) else 0
             block, offset = block[bom:], bom
         if not block:
-            yield held, offset, True
+            yield remainder, offset, True
             return
-        held += block
-        if len(held) > MAX_RECORD:
+        remainder += block
+        if len(remainder) > MAX_RECORD:
             raise RecordError(
                 f"{span.name}: no line end within {MAX_RECORD >> 20} MiB after byte {offset}; is this text?"
             )
         more_to_come = left > 0 if left is not None else len(block) == PART_BYTES
-        if more_to_come and (at := max(text_cuts(held, max(0, len(held) - 65536)), default=None)) is not None:
-            yield held[:at], offset, False
-            held, offset = held[at:], offset + at
+        if more_to_come and (at := max(text_cuts(remainder, max(0, len(remainder) - 65536)), default=None)) is not None:
+            yield remainder[:at], offset, False
+            remainder, offset = remainder[at:], offset + at
 
 
 def _separated(file: IO[bytes], span: Span, separator: bytes) -> Iterator[tuple[bytes, int]]:

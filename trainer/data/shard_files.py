@@ -216,7 +216,7 @@ class ShardFiles:
         damaged.
         """
         file = self._files[number]
-        fetch_made(self._store, self._key, file.name, file.sha256, anew=True)
+        fetch_made(self._store, self._key, file.name, file.sha256, recheck=True)
         with self._turn:
             if (damaged := self._open.pop(number, None)) is not None:
                 damaged.result().close()

@@ -257,13 +257,13 @@ def batches(
 ) -> Iterator[list[Item]]:
     """Group items into batches whose sizes sum to at least `enough`, or that have `most` items."""
     batch: list[Item] = []
-    held = 0
+    tokens = 0
     for item in items:
         batch.append(item)
-        held += size(item)
-        if held >= enough or len(batch) == most:
+        tokens += size(item)
+        if tokens >= enough or len(batch) == most:
             yield batch
-            batch, held = [], 0
+            batch, tokens = [], 0
     if batch:
         yield batch
 

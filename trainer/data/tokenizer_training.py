@@ -146,7 +146,7 @@ def _copies(step: Step) -> Iterator[tuple[str, bytes]]:
                 manifest = read_manifest(store, place, kind)
                 sha256 = manifest.digests().get(TOKENIZER_FILE) if manifest else None
                 if sha256 is not None and sha256 not in seen:
-                    yield store.path(place), store.fetch(f"{place}/{TOKENIZER_FILE}", sha256, anew=True).read_bytes()
+                    yield store.path(place), store.fetch(f"{place}/{TOKENIZER_FILE}", sha256, recheck=True).read_bytes()
                     seen.add(sha256)
 
 

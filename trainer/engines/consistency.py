@@ -125,8 +125,8 @@ def look_everywhere(cluster: Cluster, likeness: Likeness) -> dict[str, dict[str,
     looked_at: set[str] = set()
     while others := [node for node in cluster.nodes() if node["NodeID"] not in looked_at]:  # a node may join meanwhile
         pinned = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in others]
-        asked = [task.options(scheduling_strategy=strategy).remote() for strategy in pinned]
-        for node, ref in zip(others, asked, strict=True):
+        tasks = [task.options(scheduling_strategy=strategy).remote() for strategy in pinned]
+        for node, ref in zip(others, tasks, strict=True):
             looked_at.add(node["NodeID"])
             try:
                 found[node_name(node)] = cluster.ray.get(ref, timeout=LOOK_SECONDS)

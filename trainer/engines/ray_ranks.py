@@ -128,7 +128,7 @@ def _pass_on(cluster: Cluster, training: "Future[None]", out: TextIO) -> list[st
         if silent > WAITING_SECONDS and not warned:
             log.warning("%s", waiting_for_room(cluster, "rank"))
         warned = silent > WAITING_SECONDS
-        passed = []
+        printed = []
         for line in lines:
             if line.startswith(STARTED):
                 for earlier in errors:
@@ -139,8 +139,8 @@ def _pass_on(cluster: Cluster, training: "Future[None]", out: TextIO) -> list[st
             elif line.startswith(ERROR):
                 errors.append(line)
             else:
-                passed.append(line)
-        _write(out, passed)
+                printed.append(line)
+        _write(out, printed)
         if ended:
             return errors
 

@@ -14,16 +14,16 @@ from trainer.store.names import CONFIG
 from trainer.store.storage import Store
 
 
-def clean_of(store: Store, run: str, asked: AbstractSet[tuple[str, str]] | None = None) -> CleanOf | None:
+def clean_of(store: Store, run: str, questions: AbstractSet[tuple[str, str]] | None = None) -> CleanOf | None:
     """The evaluation files kept out of all training text of a run's model; None if there are none, or it is not known.
 
-    With `asked`, (SHA-256, field) pairs of files, the result covers only these, and is None unless all were kept out.
-    Raises `ArtifactError` if a record is damaged, or decisions that shards reference are missing.
+    With `questions`, (SHA-256, field) pairs of files, the result covers only these, and is None unless all were kept
+    out. Raises `ArtifactError` if a record is damaged, or decisions that shards reference are missing.
     """
     kept_out = [_kept_out(store, shards) for shards in _sets(store, run) or ()]
     everywhere = set.intersection(*(set(map(_content, found)) for found in kept_out)) if kept_out else set()
-    wanted = everywhere if asked is None else everywhere & asked
-    if not wanted or (asked is not None and wanted != asked):
+    wanted = everywhere if questions is None else everywhere & questions
+    if not wanted or (questions is not None and wanted != questions):
         return None
     files = [file for file in kept_out[0] if _content(file) in wanted]
     details = {
@@ -45,10 +45,10 @@ def clean_of(store: Store, run: str, asked: AbstractSet[tuple[str, str]] | None 
     )
 
 
-def find_kept_out(store: Store, run: str, asked: AbstractSet[tuple[str, str]]) -> dict[str, Any]:
-    """Whether all texts in `asked` were `kept_out` of the training text of a run's model; empty if it is not known.
+def find_kept_out(store: Store, run: str, questions: AbstractSet[tuple[str, str]]) -> dict[str, Any]:
+    """Whether all texts in `questions` were `kept_out` of the training text of a run's model; empty if it is not known.
 
-    `asked` holds (SHA-256 of the file, field) pairs. Texts of fewer than `least_words` words were not searched for.
+    `questions` holds (SHA-256 of the file, field) pairs. Texts of fewer than `least_words` words were not searched for.
     """
     sets = _sets(store, run)
     if sets is None:
@@ -59,9 +59,9 @@ def find_kept_out(store: Store, run: str, asked: AbstractSet[tuple[str, str]]) -
         for file, details in _kept_out(store, shards).items():
             least = min(each["least_words"] for each in details.values())
             looked_for[_content(file)] = min(least, looked_for.get(_content(file), least))
-        if not asked <= looked_for.keys():
+        if not questions <= looked_for.keys():
             return {"kept_out": False}
-        least_words = max([least_words, *(looked_for[each] for each in asked)])
+        least_words = max([least_words, *(looked_for[each] for each in questions)])
     return {"kept_out": True, "least_words": least_words}
 
 

@@ -95,8 +95,8 @@ class ChatModel:
 
         Raises `ConfigError` if the conversation leaves no position for an answer.
         """
-        asked = [*self.turns, {"role": "user", "content": text}]
-        ids = self._read(asked, text)
+        messages = [*self.turns, {"role": "user", "content": text}]
+        ids = self._read(messages, text)
         if len(ids) >= most_positions(self.model.config):
             raise ConfigError(
                 f"{self.name} has no positions left after {len(ids)} tokens of this conversation; start a new one with "
@@ -108,16 +108,16 @@ class ChatModel:
         )  # fmt: skip
         answer: str = self.tokenizer.decode(tokens, skip_special_tokens=True)
         if self.reader is not None:
-            self.turns = [*asked, {"role": "assistant", "content": answer}]
+            self.turns = [*messages, {"role": "assistant", "content": answer}]
         return answer
 
-    def _read(self, asked: Turns, text: str) -> list[int]:
+    def _read(self, messages: Turns, text: str) -> list[int]:
         """The token ids of the conversation, or of the text to continue."""
         if self.reader is None:
             read = self.tokenizer(text, add_special_tokens=False)["input_ids"]
             return [*self.first, *read] or [self.tokenizer.eos_token_id]
         try:
-            return self.reader.ask([Message(turn["role"], turn["content"]) for turn in asked])
+            return self.reader.ask([Message(turn["role"], turn["content"]) for turn in messages])
         except ValueError as error:
             raise ConfigError(f"{self.name} cannot be asked this: {error}") from error
 
@@ -260,8 +260,8 @@ def answer(
         ids, learnt = split.read(example)
         end = int(np.flatnonzero(learnt)[-1]) + 1
         start = end - int(np.argmin(learnt[:end][::-1]))  # start of the assistant's last turn
-        asked = ids[:start].tolist()  # not shortened, so fewer than `new_tokens` tokens may fit after it
-        tokens = continue_tokens(model, asked, new_tokens)
-        return Sample(prompt=text(asked), continuation=text(tokens), expected=text(ids[start:end].tolist()))
+        prompt = ids[:start].tolist()  # not shortened, so fewer than `new_tokens` tokens may fit after it
+        tokens = continue_tokens(model, prompt, new_tokens)
+        return Sample(prompt=text(prompt), continuation=text(tokens), expected=text(ids[start:end].tolist()))
 
     return generate_each(model, chosen, answered, runtime)

@@ -253,7 +253,7 @@ def _result(
         name: Task(
             version=str(found["versions"].get(name, "")), identity=defined[name].identity,
             greater_is_better={figure: each.greater for figure, each in figures.items() if each.greater is not None},
-            **(find_kept_out(store, run, asked) if run and (asked := defined[name].questions) else {}),
+            **(find_kept_out(store, run, questions) if run and (questions := defined[name].questions) else {}),
         )
         for name, figures in measured.items()
     }  # fmt: skip

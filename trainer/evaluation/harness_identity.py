@@ -40,8 +40,8 @@ def identify(options: HarnessConfig, lm_eval: str) -> dict[str, TaskIdentity]:
 def task_data(task: LocalTask) -> list[TaskData]:
     """The local files with a task's examples; raises `ConfigError` for a path that matches no file."""
     return [
-        TaskData(path=file, sha256=digest_file(Path(file)).sha256, asked=asked)
-        for pattern, asked in data_files(task, "evaluation.harness")
+        TaskData(path=file, sha256=digest_file(Path(file)).sha256, asked=is_asked)
+        for pattern, is_asked in data_files(task, "evaluation.harness")
         for file in sorted(glob(pattern, recursive=True))
         if Path(file).is_file()
     ]
@@ -51,14 +51,14 @@ def questions_of(name: str, local: dict[str, LocalTask]) -> set[tuple[str, str]]
     """(SHA-256 of a file, field) pairs of the texts in a task's questions; None if they are not known."""
     found: set[tuple[str, str]] = set()
     for _, task in leaves(name, local):
-        asked = [each.sha256 for each in task_data(task) if each.asked] if task is not None else []
-        if task is None or not asked:
+        digests = [each.sha256 for each in task_data(task) if each.asked] if task is not None else []
+        if task is None or not digests:
             return None
         try:
             fields = question_fields(task, "evaluation.harness")
         except ConfigError:  # a function builds its questions
             return None
-        found |= set(product(asked, fields))
+        found |= set(product(digests, fields))
     return found
 
 

@@ -308,7 +308,7 @@ def hearing() -> Iterator[Callable[[], list[str]]]:
     logger.setLevel(logging.WARNING)
     logger.propagate = False  # otherwise each of thousands of warnings is logged too
     try:
-        yield heard.told
+        yield heard.messages
     finally:
         logger.removeHandler(heard)
         logger.level, logger.propagate = before
@@ -320,14 +320,15 @@ class _Heard(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._said: dict[tuple[str, int], list[str]] = defaultdict(list)
+        self._messages: dict[tuple[str, int], list[str]] = defaultdict(list)
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
         if not any(usual in message for usual in NO_DOUBT):
-            self._said[record.pathname, record.lineno].append(shortened(message))
+            self._messages[record.pathname, record.lineno].append(shortened(message))
 
-    def told(self) -> list[str]:
+    def messages(self) -> list[str]:
         return [
-            f"{message} (and {len(more):,} more like it)" if more else message for message, *more in self._said.values()
+            f"{message} (and {len(more):,} more like it)" if more else message
+            for message, *more in self._messages.values()
         ]

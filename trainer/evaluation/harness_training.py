@@ -45,8 +45,8 @@ def try_harness(job: RunJob, options: HarnessConfig | None, config: PretrainedCo
     from trainer.evaluation.harness_trial import Decides, try_tasks
 
     decide = {}
-    if isinstance(asked := job.evaluation, SelectionConfig):
-        decide["evaluation.best_by"] = Decides(asked.best_by, asked.greater_is_better)
+    if isinstance(evaluation := job.evaluation, SelectionConfig):
+        decide["evaluation.best_by"] = Decides(evaluation.best_by, evaluation.greater_is_better)
     if (gate := job.promotion) is not None:
         decide["promotion.metric"] = Decides(gate.metric, gate.greater_is_better)
     try_tasks(options, config, decide, tokenizer)
@@ -54,16 +54,16 @@ def try_harness(job: RunJob, options: HarnessConfig | None, config: PretrainedCo
 
 
 def tasks_in_training(
-    asked: PretrainingEvaluationConfig | CausalEvaluationConfig, files: Sequence[Path]
+    evaluation: PretrainingEvaluationConfig | CausalEvaluationConfig, files: Sequence[Path]
 ) -> "TasksInTraining | None":
     """The evaluation by lm-eval during training, if `every` is set or the best checkpoint depends on it, else None.
 
     `files` are the tokenizer's.
     """
-    options = asked.harness
-    if options is None or (options.every is None and not asked.best_by.startswith(PREFIX)):
+    options = evaluation.harness
+    if options is None or (options.every is None and not evaluation.best_by.startswith(PREFIX)):
         return None
-    return TasksInTraining(options, asked.batch, files)
+    return TasksInTraining(options, evaluation.batch, files)
 
 
 class TasksInTraining:

@@ -109,8 +109,8 @@ def harness_job(job: RunJob, run: str) -> EvaluateJob | None:
     """The job by which lm-eval measures the final model of a run; None if the run's job lists no tasks."""
     if not isinstance(job, PipelineJob | ConversationsJob) or job.evaluation.harness is None:
         return None
-    asked = EvaluationConfig(batch=job.evaluation.batch, harness=job.evaluation.harness.of_finished())
-    return ask_of_run(job, run, asked)
+    evaluation = EvaluationConfig(batch=job.evaluation.batch, harness=job.evaluation.harness.of_finished())
+    return ask_of_run(job, run, evaluation)
 
 
 def ask_of_run(job: PipelineJob | ConversationsJob, run: str, evaluation: EvaluationConfig) -> EvaluateJob:

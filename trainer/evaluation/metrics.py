@@ -137,8 +137,8 @@ class Metrics:
             raise ConfigError(f"nothing to measure: no examples for {', '.join(each.name for each in self.measures)}")
         figures = [(measure, _compute(measure)) for measure in self.measures]
         self._examples = 0
-        given = Counter([*RESERVED, *(key for _, each in figures for key in each)])
-        return {key if given[key] == 1 else of.names(key): value for of, each in figures for key, value in each.items()}
+        names = Counter([*RESERVED, *(key for _, each in figures for key in each)])
+        return {key if names[key] == 1 else of.names(key): value for of, each in figures for key, value in each.items()}
 
 
 def default_metrics(task: Task, classes: Sequence[str], subset: str | None) -> list[str]:
@@ -283,9 +283,9 @@ def _load_from_hub(name: str) -> Any:
     try:
         return _open("/".join(parts[:2]), parts[2] if len(parts) > 2 else None)
     except Exception as error:  # network, HTTP and the module's own errors alike
-        ours = f"; {name!r} without {HUB} needs no hub" if name in METRICS else ""
+        hint = f"; {name!r} without {HUB} needs no hub" if name in METRICS else ""
         raise ConfigError(
-            f"metric {name!r} cannot be loaded from the hub{ours}: {type(error).__name__}: {error}"
+            f"metric {name!r} cannot be loaded from the hub{hint}: {type(error).__name__}: {error}"
         ) from error
 
 

@@ -32,7 +32,7 @@ class Planned(NamedTuple):
     """A plan, and a summary of the data: one line, and the rows of the table called `table`."""
 
     plan: RunPlan
-    told: str
+    description: str
     table: str
     rows: list[dict[str, object]]
 

@@ -42,7 +42,7 @@ class Known(NamedTuple):
     lengths of examples by split, and the number of train examples of each class."""
 
     splits: dict[str, int] | None
-    told: str
+    looked_at: str
     plan: RunPlan | None
     lengths: dict[str, Lengths]
     balance: dict[str, int] | None = None
@@ -103,7 +103,7 @@ def conclude(
         checkpoint_bytes=size.checkpoint,
         ranks=start.ranks,
         metrics=metrics,
-        looked_at=data.told,
+        looked_at=data.looked_at,
         splits=data.splits,
         lengths=data.lengths,
         balance=data.balance,
@@ -152,7 +152,7 @@ def _read_data(
     counts, most = empty_counts(data, source), rows_to_look_at(parts)
     for _ in read_conversations(data, source, encoder, counts, progress, most=most, form=form):
         pass
-    found = {split: each.told() for split, each in counts.items() if each.examples}
+    found = {split: each.as_details() for split, each in counts.items() if each.examples}
     lengths = recorded_lengths({"splits": found}, encoder.context, rows)
     if most is not None:
         return Known(None, tell_heads(f"{form.name}s", parts), None, lengths)

@@ -291,8 +291,8 @@ def _shared_weights(model: PreTrainedModel) -> dict[str, str]:
                 shown = "the input embeddings" if child is embeddings else name
                 holders.setdefault(id(weight), {})[name] = shown
     return {
-        name: next(shown for other, shown in held.items() if other != name)
-        for held in holders.values() if len(held) > 1 for name in held
+        name: next(shown for other, shown in names.items() if other != name)
+        for names in holders.values() if len(names) > 1 for name in names
     }  # fmt: skip
 
 

@@ -76,8 +76,8 @@ def require_blocks(model: nn.Module, kind: str) -> list[nn.Module]:
             f"training.sharding is fsdp, but a {kind!r} model as configured has no repeated blocks to shard; set "
             "training.sharding to none"
         )
-    held = Counter(id(parameter) for block in blocks for parameter in block.parameters())
-    if any(number > 1 for number in held.values()):
+    counts = Counter(id(parameter) for block in blocks for parameter in block.parameters())
+    if any(number > 1 for number in counts.values()):
         raise ConfigError(
             f"training.sharding is fsdp, but layers of a {kind!r} model share weights, which cannot be gathered for "
             "one layer at a time; set training.sharding to none"

@@ -61,8 +61,8 @@ def is_quantized(layer: nn.Module) -> bool:
 
 def weights_in(parameter: torch.Tensor) -> int:
     """The number of weights in a parameter; with 4 bits, a byte holds two."""
-    held = getattr(parameter, "quant_state", None)
-    return parameter.numel() if held is None else int(math.prod(held.shape))
+    state = getattr(parameter, "quant_state", None)
+    return parameter.numel() if state is None else int(math.prod(state.shape))
 
 
 @torch.no_grad()
@@ -126,5 +126,5 @@ def _follow(layer: Any, device: torch.device) -> None:
     """Move the values that an 8-bit layer holds besides its parameters to their device."""
     state = getattr(layer, "state", None)
     for name in ("CB", "SCB"):
-        if (held := getattr(state, name, None)) is not None and held.device != device:
-            setattr(state, name, held.to(device))
+        if (tensor := getattr(state, name, None)) is not None and tensor.device != device:
+            setattr(state, name, tensor.to(device))

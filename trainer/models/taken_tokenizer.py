@@ -258,10 +258,10 @@ def _keep_bytes(tokenizer: Any, original: Path | None, folder: Path) -> None:
     if original is None:
         return
     written = folder / TOKENIZER_FILE
-    anew = written.read_bytes()
+    content = written.read_bytes()
     shutil.copyfile(original, written)
     if _differences(tokenizer, folder):
-        written.write_bytes(anew)
+        written.write_bytes(content)
 
 
 def _differences(tokenizer: Any, folder: Path) -> list[str]:

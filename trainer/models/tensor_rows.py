@@ -135,9 +135,11 @@ class Converted:
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of each tensor."""
-        held = self._tensors.shapes()
-        made = {name: self._make(name, lambda key: torch.empty(held[key], device="meta")) for name in self._made_of}
-        renamed = {name: held[key] for name, key in self._renamed.items()}
+        shapes_held = self._tensors.shapes()
+        made = {
+            name: self._make(name, lambda key: torch.empty(shapes_held[key], device="meta")) for name in self._made_of
+        }
+        renamed = {name: shapes_held[key] for name, key in self._renamed.items()}
         return renamed | {name: tuple(tensor.shape) for name, tensor in made.items()}
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> torch.Tensor:

@@ -68,8 +68,8 @@ def tried_objective(model: PreTrainedModel, options: ModelConfig, training: Trai
     if training.masks_documents:
         check_packed(model, training.context, "documents", "set training.document_mask to false")
         read_apart(model, training.context)
-    asked = getattr(model.config.get_text_config(), "output_router_logits", False)
-    if options.config is not None and asked and not objective.adds:
+    router_logits = getattr(model.config.get_text_config(), "output_router_logits", False)
+    if options.config is not None and router_logits and not objective.adds:
         raise ConfigError(
             f"model.config: output_router_logits is true, but transformers adds no router loss to that of a "
             f"{model.config.model_type!r} model, so it would have no effect; remove it"

@@ -97,9 +97,9 @@ class Looking:
         self.stages.append(explain_evaluation(self._store, wanted, own_result(self._store, run)))
         return self.stages[-1]
 
-    def harness(self, asked: EvaluateJob, evaluation: Any) -> Any:
+    def harness(self, evaluation_job: EvaluateJob, evaluation: Any) -> Any:
         """Look up lm-eval's results."""
-        wanted = identify_harness(self._store, asked, own=True)
+        wanted = identify_harness(self._store, evaluation_job, own=True)
         self.stages.append(explain_evaluation(self._store, wanted, intact_result(self._store, wanted.key), "harness"))
         return evaluation
 

@@ -45,7 +45,7 @@ class Stages(Protocol):
     def evaluate(self, job: Any, data: TrainingData, plan: RunPlan, run: str) -> Result:
         """Evaluate the final model of a run."""
 
-    def harness(self, asked: EvaluateJob, evaluation: Any) -> Any:
+    def harness(self, evaluation_job: EvaluateJob, evaluation: Any) -> Any:
         """Evaluate it with lm-eval; return the evaluation with lm-eval's results."""
 
     def report(self, job: Any, run: str) -> "Report":
@@ -74,8 +74,8 @@ def walk(job: RunJob, stages: Stages) -> Walked:
     plan = stages.plan(job, data, checked)
     run = stages.train(job, data, plan).key
     evaluation = stages.evaluate(job, data, plan, run) if plan.holds_out else None
-    if evaluation is not None and (asked := harness_job(job, run)) is not None:
-        evaluation = stages.harness(asked, evaluation)
+    if evaluation is not None and (evaluation_job := harness_job(job, run)) is not None:
+        evaluation = stages.harness(evaluation_job, evaluation)
     report = stages.report(job, run)
     return Walked(run, evaluation, report, stages.consider(job, data, plan, run, evaluation))
 
@@ -113,8 +113,8 @@ def _find(kind: Kind, job: RunJob) -> Finished:
         raise NotMade
     plan = read_plan(require_sealed(store, f"{run.key}/{PLAN}"))
     measured = [kind.measurement(store, job, run.key, data_keys(data), None)] if plan.holds_out else []
-    if plan.holds_out and (asked := harness_job(job, run.key)) is not None:
-        measured.append(identify_harness(store, asked, own=True))
+    if plan.holds_out and (evaluation_job := harness_job(job, run.key)) is not None:
+        measured.append(identify_harness(store, evaluation_job, own=True))
     if any(find_result(store, each) is None for each in measured):
         raise NotMade
     return Finished(run=run.key, ranks=plan.ranks)

@@ -249,11 +249,11 @@ def _ask_to_stop_with(work: "Future[None]") -> None:
     """Wait until torchrun has ended; after a stop request, ask each rank to stop, including ranks that start later."""
     import psutil
 
-    asked: set[int] = set()
+    stopped: set[int] = set()
     while wait([work], TELL_SECONDS).not_done:
         for rank in psutil.Process().children() if stop_requested() else []:
-            if rank.pid not in asked:
-                asked.add(rank.pid)
+            if rank.pid not in stopped:
+                stopped.add(rank.pid)
                 with suppress(psutil.NoSuchProcess):
                     rank.terminate()
 

@@ -91,15 +91,15 @@ def require_memory(job: RunJob, needed: Size, ranks: int) -> None:
         return
     least = int(frozen_bytes(quantize, training) * (parameters - trained)) + (WEIGHT_BYTES + GRADIENT_BYTES) * trained
     gpus = count_gpus(training.device)
-    there = torch.cuda.get_device_properties(0).total_memory if gpus else psutil.virtual_memory().total
+    total = torch.cuda.get_device_properties(0).total_memory if gpus else psutil.virtual_memory().total
     divided = training.sharding == "fsdp"
-    held = (least // ranks if divided else least) if gpus else (least if divided else least * ranks)
-    if held > there and not (gpus and training.cpu_offload):
+    needed_bytes = (least // ranks if divided else least) if gpus else (least if divided else least * ranks)
+    if needed_bytes > total and not (gpus and training.cpu_offload):
         place = "of a GPU" if gpus else f"of this machine for {plural(ranks, 'rank')}"
         raise DeviceError(
             f"a model of {parameters:,} parameters is too large to train here: its weights and gradients alone take "
-            f"{size(held)}, and training takes about {size(memory.device)} per rank, but the memory {place} is "
-            f"{size(there)}; use a smaller model (model.config, model.pretrained), train an adapter (model.lora), or "
+            f"{size(needed_bytes)}, and training takes about {size(memory.device)} per rank, but the memory {place} is "
+            f"{size(total)}; use a smaller model (model.config, model.pretrained), train an adapter (model.lora), or "
             "shard the model across more GPUs (training.sharding: fsdp)"
         )
 

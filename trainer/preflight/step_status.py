@@ -169,9 +169,9 @@ def _compare_sources(step: Step, other: Likeness, now: Sources) -> dict[str, lis
     before = step.explains.recall_sources(other.key, other.manifest)
     if step.explains.by_content:
         same = set(before.values()) & set(now.values())
-        before, now = ({name: held for name, held in each.items() if held not in same} for each in (before, now))
+        before, now = ({name: value for name, value in each.items() if value not in same} for each in (before, now))
     if other.manifest.recipe.get(PIECE_BYTES) != step.recipe.get(PIECE_BYTES):
-        before = {name: _despite_cuts(held, now.get(name)) for name, held in before.items()}
+        before = {name: _despite_cuts(value, now.get(name)) for name, value in before.items()}
     return {
         "changed": [name for name in now if name in before and before[name] != now[name]],
         "added": [name for name in now if name not in before],

@@ -101,30 +101,30 @@ class Lease:
         raw = self._store.find_bytes(self._key)
         if raw is None:
             return False
-        held = self._meaning(raw)
-        if held is None:
-            held = {"pid": "(unknown)", "host": "(unknown)"}
+        lease = self._meaning(raw)
+        if lease is None:
+            lease = {"pid": "(unknown)", "host": "(unknown)"}
             problem = (
                 f"{self._path}/{LEASE} is damaged, so the process that holds the run is unknown; {remedy_of(self._key)}"
             )
             if _is_young(self._store, self._key) and not self._stayed_silent(raw):
                 return self._watch(raw, problem)
-        elif held["id"] == self._mine["id"]:
+        elif lease["id"] == self._mine["id"]:
             return True  # the store's answer to its creation was lost, and the request was repeated
-        elif _is_alive(self._store, self._key, held) and not self._stayed_silent(raw):
+        elif _is_alive(self._store, self._key, lease) and not self._stayed_silent(raw):
             problem = (
-                f"{self._path} is being written by process {held['pid']} on {held['host']} since {held['since']} "
-                f"(last heartbeat {held['beat']}); wait for it, stop it, or set another name in `run`"
+                f"{self._path} is being written by process {lease['pid']} on {lease['host']} since {lease['since']} "
+                f"(last heartbeat {lease['beat']}); wait for it, stop it, or set another name in `run`"
             )
-            if is_gone(held.get("group")):
+            if is_gone(lease.get("group")):
                 return self._wait()  # Ray is ending it, even if it still writes
-            if _is_seen(held):
+            if _is_seen(lease):
                 raise RunError(problem)
             return self._watch(raw, problem)
         self._written = self._encoded()
         taken = self._store.swap(self._key, raw, self._written)
         if taken:
-            log.warning("%s: taking over from process %s on %s, which ended", self._path, held["pid"], held["host"])
+            log.warning("%s: taking over from process %s on %s, which ended", self._path, lease["pid"], lease["host"])
         return taken
 
     def _watch(self, raw: bytes, problem: str) -> bool:
@@ -185,12 +185,12 @@ class Lease:
             else:
                 # If the request was repeated, the file may already contain what was just written.
                 raw = self._store.find_bytes(self._key)
-                held = None if raw is None else self._meaning(raw)
+                lease = None if raw is None else self._meaning(raw)
                 known = time.time() - self._shown < STALE_SECONDS  # otherwise another process may have taken it over
-                if raw is not None and held is None and known and self._store.swap(self._key, raw, written):
+                if raw is not None and lease is None and known and self._store.swap(self._key, raw, written):
                     log.warning("%s was damaged and has been rewritten", self._store.path(self._key))
-                    held, raw = self._mine, written
-                self._lost = held is None or held["id"] != self._mine["id"]
+                    lease, raw = self._mine, written
+                self._lost = lease is None or lease["id"] != self._mine["id"]
                 self._written = raw or b""
             self._shown = time.time()
 
@@ -208,11 +208,11 @@ class Lease:
 def is_held(store: Store, run: str) -> bool:
     """Whether a living process holds the run, or may hold it, if its lease is damaged."""
     try:
-        held = read_sealed(store, f"{run}/{LEASE}")
+        lease = read_sealed(store, f"{run}/{LEASE}")
     except ArtifactError as error:
         log.warning("%s", error)
         return _is_young(store, f"{run}/{LEASE}")
-    return held is not None and _is_alive(store, f"{run}/{LEASE}", held)
+    return lease is not None and _is_alive(store, f"{run}/{LEASE}", lease)
 
 
 def is_being_removed(store: Store, key: str) -> bool:
@@ -223,12 +223,12 @@ def is_being_removed(store: Store, key: str) -> bool:
     if not key.startswith("runs/"):
         return not store.exists(f"{key}/{MANIFEST}")
     try:
-        held = read_sealed(store, f"{key}/{LEASE}")
+        lease = read_sealed(store, f"{key}/{LEASE}")
     except ArtifactError:
         if _is_young(store, f"{key}/{LEASE}"):
             raise
         return False
-    return held is not None and held.get("removing", False) and _is_alive(store, f"{key}/{LEASE}", held)
+    return lease is not None and lease.get("removing", False) and _is_alive(store, f"{key}/{LEASE}", lease)
 
 
 def clear_dead_lease(store: Store, run: str) -> None:
@@ -249,19 +249,19 @@ def _identity() -> dict[str, Any]:
     }
 
 
-def _is_alive(store: Store, key: str, held: dict[str, Any]) -> bool:
-    if _is_seen(held):
-        return bool(_started(held["pid"]) == held["started"])
-    if is_gone(held.get("group")):
+def _is_alive(store: Store, key: str, lease: dict[str, Any]) -> bool:
+    if _is_seen(lease):
+        return bool(_started(lease["pid"]) == lease["started"])
+    if is_gone(lease.get("group")):
         return False
-    silent = time.time() - datetime.fromisoformat(held["beat"]).timestamp()
+    silent = time.time() - datetime.fromisoformat(lease["beat"]).timestamp()
     return -AHEAD_SECONDS <= silent < STALE_SECONDS or _is_young(store, key)
 
 
-def _is_seen(held: dict[str, Any]) -> bool:
+def _is_seen(lease: dict[str, Any]) -> bool:
     """Whether this process can check if the holder is alive."""
     mine = _identity()
-    return bool(held["machine"] == mine["machine"] and mine["started"])
+    return bool(lease["machine"] == mine["machine"] and mine["started"])
 
 
 def _is_young(store: Store, key: str) -> bool:

@@ -103,7 +103,7 @@ class Spread(NamedTuple):
     deviation: float
     values: list[float]
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Mean and deviation as text."""
         return f"{score(self.mean)} ± {score(self.deviation)}"
 
@@ -135,7 +135,7 @@ def compare_seeds(runs: Sequence[ComparedRun]) -> list[Block]:
     names = list(dict.fromkeys(name for _, found in spreads for name in found))
     if not names:
         return []
-    rows = [[name, *(found[name].told() if name in found else "" for _, found in spreads)] for name in names]
+    rows = [[name, *(found[name].describe() if name in found else "" for _, found in spreads)] for name in names]
     columns = ["mean ± deviation", *(", ".join(run.letter for run, _ in group) for group, _ in spreads)]
     return [Block("Runs that differ only in the seed, as groups.", Table(columns, rows))]
 
@@ -254,8 +254,8 @@ def draw_overlays(runs: Sequence[ComparedRun]) -> dict[str, str]:
         for record in with_planned_rates(run.records)
         if record["kind"] in ("train", "evaluation", ASKED)
     ]
-    asked = task_curves([record for run in runs for record in run.records], criterion_of(runs[0]).figure)
-    curves = [*standard_curves(runs[0].unit, runs[0].kind.metrics(runs)), *asked]
+    of_tasks = task_curves([record for run in runs for record in run.records], criterion_of(runs[0]).figure)
+    curves = [*standard_curves(runs[0].unit, runs[0].kind.metrics(runs)), *of_tasks]
     overlays = [each for curve in curves for each in _overlay(curve, runs)]
     steps = max(max(run.steps, run.plan.get("total_steps", 0)) for run in runs)
     return draw_curves(overlays, records, max(1, steps))

@@ -98,15 +98,15 @@ def find_roots(store: Store, folders: Mapping[str, Folder], kept: set[str], with
     While shard sets are incomplete, the roots also hold the other sets of their corpora, all tokenizers and decisions.
     """
     pins = pinned(store) | held(store)  # read before the champions: a run is held until it becomes one
-    there = {f"{kind}/{name}" for kind in FOLDERS for name in store.names(kind)}
-    runs = {key for key in there if key.startswith(RUN_PREFIX)} - without
+    present = {f"{kind}/{name}" for kind in FOLDERS for name in store.names(kind)}
+    runs = {key for key in present if key.startswith(RUN_PREFIX)} - without
     left_out = any(key.startswith(RUN_PREFIX) for key in without)  # else champions are among the runs
     champions = {move.run for name in store.names("models") for move in moves(store, name)} if left_out else set[str]()
-    new = {key for key in there - folders.keys() if store.names(key)}  # some file systems still list emptied folders
+    new = {key for key in present - folders.keys() if store.names(key)}  # some file systems still list emptied folders
     begun = new | {folder.key for folder in folders.values() if not folder.is_artifact}
     making = {_corpus_of(key) for key in begun if key.startswith(SHARDS)}
-    needed = {key for key in there if key.startswith(SHARDS) and _corpus_of(key) in making}
-    made_with = {key for key in there if key.startswith((TOKENIZERS, DECISIONS)) and making}
+    needed = {key for key in present if key.startswith(SHARDS) and _corpus_of(key) in making}
+    made_with = {key for key in present if key.startswith((TOKENIZERS, DECISIONS)) and making}
     return runs | champions | pins | kept | new | needed | made_with
 
 

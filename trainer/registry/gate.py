@@ -32,20 +32,20 @@ def judge(
     scores: dict[str, float],
     before: list[Move],
     measured_on: Basis = None,
-    anew: Remeasured | None = None,
+    remeasured: Remeasured | None = None,
 ) -> Verdict:
     """Compare the scores of a run's model with the threshold and, if there is a champion, with its scores.
 
     A model that was rolled back does not pass again automatically, nor does, by a threshold alone, one that another
-    model replaced. `anew` holds the champion's scores measured now, if those of its promotion have a different basis.
-    Raises `RunError` if the metric was not measured.
+    model replaced. `remeasured` holds the champion's scores measured now, if those of its promotion have a different
+    basis. Raises `RunError` if the metric was not measured.
     """
-    standing = standing_champions(before)
-    champion = standing[-1] if standing else None
+    champions = standing_champions(before)
+    champion = champions[-1] if champions else None
     if champion is not None and is_of(champion, run, fingerprint):
         return Verdict(passed=True, reason=ALREADY)
     promoted = [move for move in before if move.action == "promote" and is_of(move, run, fingerprint)]
-    if promoted and not any(move is promoted[-1] for move in standing):
+    if promoted and not any(move is promoted[-1] for move in champions):
         return Verdict(passed=False, reason=f"it was champion and was rolled back; {BY_HAND}")
     if promoted and champion is not None and gate.better_by is None:
         return Verdict(passed=False, reason=f"it was champion until {champion.run} replaced it; {BY_HAND}")
@@ -64,9 +64,9 @@ def judge(
         reason += f" is {side} {gate.threshold:.9g}"
     if gate.better_by is None or champion is None:
         return Verdict(passed=True, reason=reason)
-    its = comparable_scores(gate.metric, measured_on, champion, anew)
+    its = comparable_scores(gate.metric, measured_on, champion, remeasured)
     if its is None:
-        return Verdict(passed=False, reason=f"{reason}, but {_explain(gate.metric, measured_on, champion, anew)}")
+        return Verdict(passed=False, reason=f"{reason}, but {_explain(gate.metric, measured_on, champion, remeasured)}")
     own = its.scores[gate.metric]
     if not math.isfinite(own):
         problem = f"that of the champion is {own}, with which nothing can be compared; use `headrace promote`"
@@ -92,31 +92,31 @@ def gates_on_harness(gate: PromotionConfig | None) -> bool:
 
 def standing_champions(found: list[Move]) -> list[Move]:
     """The champions that rollbacks would restore, oldest first, and the present one last."""
-    standing: list[Move] = []
+    champions: list[Move] = []
     for move in found:
         if move.action == "promote":
-            standing.append(move)
+            champions.append(move)
         else:
-            standing.pop()
-    return standing
+            champions.pop()
+    return champions
 
 
 def comparable_scores(
-    metric: str, measured_on: Basis, champion: Move, anew: Remeasured | None
+    metric: str, measured_on: Basis, champion: Move, remeasured: Remeasured | None
 ) -> Move | Remeasured | None:
     """The champion's scores with a comparable figure: those of its promotion, else those measured now, else None."""
-    its = anew if anew is not None and is_of(anew, champion.run, champion.fingerprint) else None
+    its = remeasured if remeasured is not None and is_of(remeasured, champion.run, champion.fingerprint) else None
     known: list[Move | Remeasured] = [champion, its] if its else [champion]
     return next((each for each in known if not _differences(metric, measured_on, each)), None)
 
 
-def _explain(metric: str, measured_on: Basis, champion: Move, anew: Remeasured | None) -> str:
+def _explain(metric: str, measured_on: Basis, champion: Move, remeasured: Remeasured | None) -> str:
     """Why a score cannot be compared with the champion's, and what to do."""
     found = "; ".join(_differences(metric, measured_on, champion))
     why = f"it cannot be compared with the champion {champion.run} ({found})"
-    if anew is None or not is_of(anew, champion.run, champion.fingerprint):
+    if remeasured is None or not is_of(remeasured, champion.run, champion.fingerprint):
         return f"{why}; run the job again to measure the champion again"
-    problem = anew.problem or "; ".join(_differences(metric, measured_on, anew))
+    problem = remeasured.problem or "; ".join(_differences(metric, measured_on, remeasured))
     has_bytes = (isinstance(measured_on, TextBasis) and not measured_on.document_mask) or (
         isinstance(measured_on, ExamplesBasis) and measured_on.answers
     )

@@ -165,11 +165,11 @@ def _find_start(store: Store, key: str) -> str:
     if begun:
         return datetime.fromtimestamp(min(begun), UTC).isoformat()
     try:
-        held: dict[str, str] = read_sealed(store, f"{key}/{LEASE}") or {}
+        lease: dict[str, str] = read_sealed(store, f"{key}/{LEASE}") or {}
     except ArtifactError as error:  # the rest of the run can still be listed
         log.warning("%s", error)
         return ""
-    return held.get("since", "")
+    return lease.get("since", "")
 
 
 def _last_recorded(store: Store, key: str) -> int:

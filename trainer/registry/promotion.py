@@ -100,7 +100,7 @@ def look(
     run: str,
     scores: dict[str, float],
     measured_on: Basis = None,
-    anew: Remeasured | None = None,
+    remeasured: Remeasured | None = None,
     before: list[Move] | None = None,
 ) -> Verdict:
     """The gate's verdict on a run's final model, given the moves `before` or the present ones; changes nothing.
@@ -108,11 +108,11 @@ def look(
     A model with a different use than the champion's does not pass.
     """
     before = moves(store, gate.name) if before is None else before
-    fingerprint, standing = _model_of(store, run), standing_champions(before)
-    if standing and (difference := other_use(store, run, standing[-1].run)):
+    fingerprint, champions = _model_of(store, run), standing_champions(before)
+    if champions and (difference := other_use(store, run, champions[-1].run)):
         reason = f"{difference}; choose another promotion.name, or promote by hand with another_use=true"
         return Verdict(passed=False, reason=reason)
-    return judge(gate, run, fingerprint, scores, before, measured_on, anew)
+    return judge(gate, run, fingerprint, scores, before, measured_on, remeasured)
 
 
 def pass_through(
@@ -121,7 +121,7 @@ def pass_through(
     run: str,
     scores: dict[str, float],
     measured_on: Basis = None,
-    anew: Remeasured | None = None,
+    remeasured: Remeasured | None = None,
 ) -> Verdict:
     """Make a run's final model the champion if the gate passes it against the champion that it replaces.
 
@@ -130,7 +130,7 @@ def pass_through(
     verdicts: list[Verdict] = []
 
     def on_top(before: list[Move]) -> Move | None:
-        verdict = look(store, gate, run, scores, measured_on, anew, before)
+        verdict = look(store, gate, run, scores, measured_on, remeasured, before)
         verdicts.append(verdict)
         if not verdict.passed or verdict.reason == ALREADY:
             return None
@@ -201,10 +201,12 @@ def check_rollback(store: Store, name: str) -> Move:
 
 
 def _champion_before(store: Store, name: str, before: list[Move]) -> Move:
-    standing = standing_champions(before)
-    if len(standing) < 2:
-        raise RunError(f"{store.path(key_of(name))} has no champion{f' before {standing[-1].run}' if standing else ''}")
-    earlier = standing[-2]
+    champions = standing_champions(before)
+    if len(champions) < 2:
+        raise RunError(
+            f"{store.path(key_of(name))} has no champion{f' before {champions[-1].run}' if champions else ''}"
+        )
+    earlier = champions[-2]
     if _model_of(store, earlier.run) != earlier.fingerprint:
         raise ArtifactError(f"{store.path(earlier.run)} now holds a different model than the former champion")
     return earlier

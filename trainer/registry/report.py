@@ -204,8 +204,8 @@ def publish_card(store: Store, facts: RunFacts, card: bytes) -> None:
 
 def render_page(facts: RunFacts, account: ReportContent) -> str:
     """The report as one HTML page; the same text for the same run."""
-    asked = task_curves(facts.records, best_by(facts.job))
-    curves = draw_curves([*account.curves, *asked], with_planned_rates(facts.records), facts.steps)
+    of_tasks = task_curves(facts.records, best_by(facts.job))
+    curves = draw_curves([*account.curves, *of_tasks], with_planned_rates(facts.records), facts.steps)
     return open_template(PAGE).render(
         name=facts.name,
         account=account,

@@ -109,12 +109,12 @@ def require_intact(store: Store, key: str, manifest: Manifest, remedy: str = "",
         raise ArtifactError(f"{store.path(key)}/{name} {damage}{remedy}")
 
 
-def fetch_made(store: Store, key: str, name: str, sha256: str, anew: bool = False) -> Path:
+def fetch_made(store: Store, key: str, name: str, sha256: str, recheck: bool = False) -> Path:
     """Return a local path of a file of prepared data, like `Store.fetch`; raise `ArtifactError` with the remedy if it
     is damaged.
     """
     with _repaired_by_preparing(store, f"{key}/{name}"):
-        return store.fetch(f"{key}/{name}", sha256, anew)
+        return store.fetch(f"{key}/{name}", sha256, recheck)
 
 
 def locate_made(store: Store, key: str, record: FileRecord) -> Path:
@@ -150,7 +150,7 @@ def _damage(store: Store, key: str, record: FileRecord, depth: Depth, beyond: bo
         if size != record.size:
             return f"has {size} bytes, its manifest says {record.size}"
         if depth != "sizes":
-            store.fetch(key, record.sha256, anew=depth == "all", beyond=beyond)
+            store.fetch(key, record.sha256, recheck=depth == "all", beyond=beyond)
             store.release(key)
     except FileNotFoundError:
         return "is missing"

@@ -85,19 +85,19 @@ class BlobCache:
         version: str,
         size: int,
         download: Callable[[Path], None],
-        anew: bool = False,
+        recheck: bool = False,
         beyond: bool = False,
     ) -> None:
         """Make `target` a hard link to the copy, after downloading it if it is missing; concurrent calls download once.
 
-        A copy whose content has changed is replaced; `anew` reads the content even if the file seems unchanged. With
+        A copy whose content has changed is replaced; `recheck` reads the content even if the file seems unchanged. With
         `beyond`, the copy does not count towards the limit while it is in use. Raises `WrongContent` if the downloaded
         file has another digest, `StorageError` if copies in use leave no space.
         """
         name = f"{sha256}-{hashlib.sha256(version.encode()).hexdigest()[:16]}"
         make_folders(self._folder)
         with self._alone(name):
-            if any(self._has(self._folder / f"{name}{end}", target, sha256, anew) for end in ("", BEYOND)):
+            if any(self._has(self._folder / f"{name}{end}", target, sha256, recheck) for end in ("", BEYOND)):
                 return
             path = self._folder / (f"{name}{BEYOND}" if beyond else name)
             partial = self._make_room(path.name, size, beyond)
@@ -128,13 +128,13 @@ class BlobCache:
         unused = sum(copy.size for copy in self._copies() if not copy.in_use)
         return shutil.disk_usage(self._folder).free + unused
 
-    def _has(self, path: Path, target: Path, sha256: str, anew: bool) -> bool:
+    def _has(self, path: Path, target: Path, sha256: str, recheck: bool) -> bool:
         """Link `target` to an existing copy; return whether it exists and is intact."""
         with suppress(FileNotFoundError):
             path.stat()  # no lock is needed if the copy does not exist
             with self._alone("room"):
                 _link(path, target)
-            if not _is_discarded(path, sha256, anew):
+            if not _is_discarded(path, sha256, recheck):
                 os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
                 return True
         target.unlink(missing_ok=True)
@@ -222,10 +222,10 @@ class BlobCache:
         return f"{self._folder}/{name if name == 'room' else name[:2]}.lock"
 
 
-def _is_discarded(path: Path, sha256: str, anew: bool) -> bool:
+def _is_discarded(path: Path, sha256: str, recheck: bool) -> bool:
     """Remove a copy that has changed since its download; return whether it was removed."""
     try:
-        require_content(path, sha256, anew, linked=True)
+        require_content(path, sha256, recheck, linked=True)
     except WrongContent as error:
         log.warning("%s %s: the copy on this machine's disk was changed; fetching it again", path, error)
         path.unlink()
@@ -236,7 +236,7 @@ def _is_discarded(path: Path, sha256: str, anew: bool) -> bool:
 def _check_arrived(path: Path, target: Path, sha256: str) -> None:
     """Verify a copy after its download; if it is wrong, remove it and raise `WrongContent`."""
     try:
-        require_content(path, sha256, anew=True, linked=True)
+        require_content(path, sha256, recheck=True, linked=True)
     except WrongContent:
         path.unlink()
         target.unlink()

@@ -159,19 +159,19 @@ def machine_cache() -> Path:
         return Path(tempfile.gettempdir(), f"headrace-{os.getuid()}")
 
 
-def require_content(path: str | Path, sha256: str, anew: bool = False, linked: bool = False) -> None:
-    """Compare a file with its digest, unless it was verified and is unchanged since; with `anew`, always.
+def require_content(path: str | Path, sha256: str, recheck: bool = False, linked: bool = False) -> None:
+    """Compare a file with its digest, unless it was verified and is unchanged since; with `recheck`, always.
 
     The check of a URL is recorded only if its file system provides entity tags. For a `linked` file, which gains and
     loses hard links, the change time of the inode is ignored. Raises `WrongContent`, and `OSError` if the file cannot
     be read.
     """
     record = machine_cache() / "verified" / _digest(str(path))
-    if not anew and _remembers(record, path, sha256, linked):
+    if not recheck and _remembers(record, path, sha256, linked):
         return
     # Of several processes that start together, one reads the file.
     with locked(record.with_name(f"{record.name[:2]}.lock")):
-        if not anew and _remembers(record, path, sha256, linked):
+        if not recheck and _remembers(record, path, sha256, linked):
             return
         begun, before = time.time(), _state(path, linked)
         found = digest_bytes(path)
@@ -266,9 +266,9 @@ def opened_lock(path: str | Path) -> Iterator[int]:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock file against other processes and threads, if the file system allows; released if the process dies."""
-    with ExitStack() as held:
+    with ExitStack() as locks:
         with suppress(OSError):
             make_folders(path.parent)
-            lock = held.enter_context(opened_lock(path))
+            lock = locks.enter_context(opened_lock(path))
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield

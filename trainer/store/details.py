@@ -280,6 +280,6 @@ def require_details(kind: str, details: dict[str, Any], recipe: Mapping[str, Any
     found = DETAILS_OF[kind].model_validate(details)
     if not isinstance(found, SetDetails):
         return
-    if found.task != (asked := recipe.get("data.task", found.task if found.task in OF_TASK else None)):
-        raise ValueError(f"details.task is {found.task!r}, but the recipe has {asked!r}")
+    if found.task != (task := recipe.get("data.task", found.task if found.task in OF_TASK else None)):
+        raise ValueError(f"details.task is {found.task!r}, but the recipe has {task!r}")
     OF_TASK.get(found.task, SetDetails).model_validate(details)

@@ -159,10 +159,10 @@ class LocalFiles:
         with suppress(FileNotFoundError):  # its folder was removed, too
             sync_folder(path.parent)
 
-    def fetch(self, key: str, sha256: str | None, anew: bool = False, beyond: bool = False) -> Path:
+    def fetch(self, key: str, sha256: str | None, recheck: bool = False, beyond: bool = False) -> Path:
         path = self.at(key)
         if sha256 is not None:
-            require_content(path, sha256, anew)
+            require_content(path, sha256, recheck)
         return path
 
     def locate(self, key: str, sha256: str) -> Path:

@@ -234,8 +234,8 @@ class RemoteObjects:
         paths, refused = list(self.fs.find(full, withdirs=True)), list[dict[str, str]]()
         for start in range(0, len(paths), DELETED_AT_ONCE):
             parts = [self.fs.split_path(path) for path in paths[start : start + DELETED_AT_ONCE]]
-            asked = {"Objects": [{"Key": key} for _, key, _ in parts], "Quiet": True}
-            answer = self.fs.call_s3("delete_objects", Bucket=parts[0][0], Delete=asked)
+            request = {"Objects": [{"Key": key} for _, key, _ in parts], "Quiet": True}
+            answer = self.fs.call_s3("delete_objects", Bucket=parts[0][0], Delete=request)
             refused += [each for each in answer.get("Errors", ()) if each.get("Code") != "NoSuchKey"]
         if refused:
             raise translate_boto_error(ClientError({"Error": refused[0]}, "DeleteObjects"))
@@ -245,10 +245,10 @@ class RemoteObjects:
             with suppress(FileNotFoundError):  # removed by another process
                 self.fs.rm_file(self._full(key))
 
-    def fetch(self, key: str, sha256: str | None, anew: bool = False, beyond: bool = False) -> Path:
+    def fetch(self, key: str, sha256: str | None, recheck: bool = False, beyond: bool = False) -> Path:
         """Return this process's local copy: a link to a copy shared by this machine's processes if the digest is known.
 
-        `anew` verifies the shared copy's content again; `beyond` lets it exceed the cache's limit.
+        `recheck` verifies the shared copy's content again; `beyond` lets it exceed the cache's limit.
         """
         path = self._own(key)
         fresh = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}")
@@ -256,7 +256,7 @@ class RemoteObjects:
             self._download(key)(fresh)
         else:
             size, version = self._facts(key)
-            self.cache.give(fresh, sha256, version, size, self._download(key), anew, beyond)
+            self.cache.give(fresh, sha256, version, size, self._download(key), recheck, beyond)
         os.replace(fresh, path)  # readers of the older file keep it open
         fresh.unlink(missing_ok=True)  # `replace` does nothing if both already link to the same file
         return path

@@ -183,15 +183,15 @@ class Store:
         with self.explained("delete", key):
             self.files.delete(key, first)
 
-    def fetch(self, key: str, sha256: str | None = None, anew: bool = False, beyond: bool = False) -> Path:
+    def fetch(self, key: str, sha256: str | None = None, recheck: bool = False, beyond: bool = False) -> Path:
         """Return a local path with the key's bytes: the file itself, or a copy of the remote object.
 
         With a digest, the content is verified, and `WrongContent` is raised if it differs; the copy of a remote object
         is cached and shared. A file that was verified on this machine and is unchanged since is not read again, unless
-        `anew` is set. With `beyond`, the copy does not count towards the cache's limit while it is in use.
+        `recheck` is set. With `beyond`, the copy does not count towards the cache's limit while it is in use.
         """
         with self.explained("read", key), self._named(key):
-            return self.files.fetch(key, sha256, anew, beyond)
+            return self.files.fetch(key, sha256, recheck, beyond)
 
     def locate(self, key: str, sha256: str) -> Path:
         """Like `fetch`, for callers that verify what they read: a file of a local store is not verified here."""

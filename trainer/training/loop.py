@@ -163,10 +163,10 @@ def run_steps(session: Session, batches: Iterator[Batch], unsaved: ExitStack) ->
     divergence = Divergence(plan.global_batch)
     saved = first = state.step
     while not (state.step >= plan.total_steps or stops_early(session)):
-        asked = time.perf_counter()
+        started = time.perf_counter()
         batch = next(batches)
         session.runtime.wait_for_all()
-        waited = time.perf_counter() - asked
+        waited = time.perf_counter() - started
         seed_everything(training.seed, state.attempts, session.runtime.rank)
         with session.attention():
             outcome = train_step(
@@ -279,9 +279,9 @@ def evaluate_now(session: Session, measures: bool = True, asks: bool = False) ->
         )
     # Before anything is judged or recorded: a stop may interrupt lm-eval, and then all of it runs again.
     asks = asks or (state.step > 0 and stops_early(session, scores))  # this step may become the last one
-    asked = session.ask() if asks and session.ask is not None else {}
+    task_scores = session.ask() if asks and session.ask is not None else {}
     state.unmeasured = False
-    scores |= {f"{PREFIX}{name}": value for name, value in asked.items()}
+    scores |= {f"{PREFIX}{name}": value for name, value in task_scores.items()}
     if asks and figure.startswith(PREFIX):
         scores.setdefault(figure, math.nan)  # NaN is never better
     if not scores:
@@ -291,8 +291,8 @@ def evaluate_now(session: Session, measures: bool = True, asks: bool = False) ->
     if session.log is not None:
         if measured is not None:
             session.log.write("evaluation", state.step, **measured.scores, **measured.details)
-        if asked:
-            session.log.write(ASKED, state.step, **asked)
+        if task_scores:
+            session.log.write(ASKED, state.step, **task_scores)
         shown = some((f"{name} {plain_score(value)}" for name, value in scores.items()), SHOWN)
         log.info("step %d: validation %s", state.step, shown)
     if stops_early(session):

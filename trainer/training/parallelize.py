@@ -133,11 +133,11 @@ def reload_rows(model: PreTrainedModel, workload: Workload, runtime: Runtime, fo
     if outline is not None:
         load_rows(model, outline.read)
         return
-    held: dict[str, torch.Tensor] = own_tensors(model)
+    tensors: dict[str, torch.Tensor] = own_tensors(model)
     whole: dict[str, torch.Tensor] = source.state_dict()
 
     def read(name: str) -> torch.Tensor:
-        rows, values = rows_held(held[name]), whole[name]
+        rows, values = rows_held(tensors[name]), whole[name]
         return values if rows is None else values[slice(*rows)]
 
     load_rows(model, read)

@@ -92,7 +92,7 @@ class PartSaver(Saver):
         """
         place, state = self._place(snapshot), snapshot.state
         committed = read_manifest(self._store, place, CHECKPOINT_KIND)
-        there = {record.name: record for record in committed.files} if committed else {}
+        present = {record.name: record for record in committed.files} if committed else {}
         found = list(records)
         with as_storage_errors(self._store.path(place)), self._store.staging(key=place) as folder:
             for name, content in self._settings.items():
@@ -104,7 +104,7 @@ class PartSaver(Saver):
                 if path.name == STATE:
                     found.append(self._put(path, place, record, named_by_content(STATE, record.sha256)))
                 else:
-                    found.append(there.get(path.name) or self._put(path, place, record, path.name))
+                    found.append(present.get(path.name) or self._put(path, place, record, path.name))
             manifest = make_manifest(CHECKPOINT_KIND, self._fingerprint, found, self._details(state))
             write_manifest(self._store, place, manifest)
         self._unmarked.append((state, snapshot.epoch))
@@ -189,15 +189,15 @@ def consolidate(
 def _groups(tensors: Tensors, most: int) -> Iterator[list[list[str]]]:
     """The layers of each file, each as the names of its tensors."""
     group: list[list[str]] = []
-    held = 0
+    total = 0
     for _, names in groupby(sorted(tensors.shapes()), _layer):
         layer = list(names)
         size = sum(map(tensors.size, layer))
-        if group and held + size > most:
+        if group and total + size > most:
             yield group
-            group, held = [], 0
+            group, total = [], 0
         group.append(layer)
-        held += size
+        total += size
     yield group
 
 

@@ -62,19 +62,19 @@ def _cosine(step: int, span: Span, *, num_cycles: float = 0.5) -> float:
 
 
 def _cosine_with_restarts(step: int, span: Span, *, num_cycles: int = 1) -> float:
-    passed = span.passed(step)
-    return 0.0 if passed >= 1 else 0.5 * (1 + cos(pi * (float(num_cycles) * passed % 1)))
+    share = span.passed(step)
+    return 0.0 if share >= 1 else 0.5 * (1 + cos(pi * (float(num_cycles) * share % 1)))
 
 
 def _cosine_with_min_lr(
     step: int, span: Span, *, num_cycles: float = 0.5, min_lr: float | None = None, min_lr_rate: float | None = None
 ) -> float:
-    given = [rate for rate in (min_lr_rate, None if min_lr is None else min_lr / span.peak) if rate is not None]
-    if len(given) != 1:
-        raise ConfigError(f"it needs either min_lr or min_lr_rate{', not both' if given else ''}")
-    if not 0 <= given[0] <= 1:
-        raise ConfigError(f"its least rate is {given[0] * span.peak:g}; expected 0 to the learning rate, {span.peak:g}")
-    return max(0.0, _above(given[0], _waves(span.passed(step), num_cycles)))
+    rates = [rate for rate in (min_lr_rate, None if min_lr is None else min_lr / span.peak) if rate is not None]
+    if len(rates) != 1:
+        raise ConfigError(f"it needs either min_lr or min_lr_rate{', not both' if rates else ''}")
+    if not 0 <= rates[0] <= 1:
+        raise ConfigError(f"its least rate is {rates[0] * span.peak:g}; expected 0 to the learning rate, {span.peak:g}")
+    return max(0.0, _above(rates[0], _waves(span.passed(step), num_cycles)))
 
 
 def _polynomial(step: int, span: Span, *, lr_end: float = 1e-7, power: float = 1.0) -> float:
@@ -159,24 +159,24 @@ def make_schedule(optimizer: torch.optim.Optimizer, training: OptimizationConfig
 
     Raises `ConfigError` if the schedule does not accept its `schedule_options`, or requires others.
     """
-    function, given = SCHEDULES[training.schedule], training.schedule_options
+    function, options = SCHEDULES[training.schedule], training.schedule_options
     where = f"training.schedule_options do not fit the schedule {training.schedule!r}"
     taken = {
         each.name: each for each in inspect.signature(function).parameters.values() if each.kind is each.KEYWORD_ONLY
     }
-    if unknown := [name for name in given if name not in taken]:
+    if unknown := [name for name in options if name not in taken]:
         raise ConfigError(f"{where}: it does not take {unknown[0]!r}; it takes {', '.join(taken) or 'none'}")
-    if missing := [name for name, each in taken.items() if each.default is each.empty and name not in given]:
+    if missing := [name for name, each in taken.items() if each.default is each.empty and name not in options]:
         raise ConfigError(f"{where}: it needs {missing[0]!r}")
     span = Span(training.warmup_steps, total_steps, training.learning_rate)
-    factor = partial(function, span=span, **given)
+    factor = partial(function, span=span, **options)
     try:
         for step in (0, span.warmup, total_steps - 1, total_steps):  # every option affects one of these steps
             factor(step)
     except ConfigError as error:  # options that contradict each other
         raise ConfigError(f"{where}: {error}") from error
     except (TypeError, ValueError, ArithmeticError) as error:
-        raise ConfigError(f"{where}: a value in {given} is invalid") from error
+        raise ConfigError(f"{where}: a value in {options} is invalid") from error
     return LambdaLR(optimizer, factor)
 
 

@@ -56,7 +56,7 @@ load = caching.IndexDataCacheFile._load_index
 
 def load_and_meet(self):
     found = load(self)
-    if "find_said" in self._index_name and sys._getframe(1).f_code.co_name == "save":
+    if "find_normalized_words" in self._index_name and sys._getframe(1).f_code.co_name == "save":
         (meeting / sys.argv[2]).touch()
         until = time.monotonic() + 3
         while len(list(meeting.iterdir())) < 2 and time.monotonic() < until:
@@ -64,12 +64,12 @@ def load_and_meet(self):
     return found
 
 caching.IndexDataCacheFile._load_index = load_and_meet
-print(texts.Texts([text]).said().hashes.tolist())
+print(texts.Texts([text]).normalized_words().hashes.tolist())
 """
 READS_BOTH = """
 from trainer.curation import loops, texts
-print([texts.Texts([text.encode()]).said().hashes.tolist() for text in ("one", "öne")])
-print(sum(loops.find_said.stats.cache_hits.values()))
+print([texts.Texts([text.encode()]).normalized_words().hashes.tolist() for text in ("one", "öne")])
+print(sum(loops.find_normalized_words.stats.cache_hits.values()))
 """
 
 

@@ -92,7 +92,7 @@ def test_words_are_compared_as_before_but_for_what_does_not_count() -> None:
     assert len(plain) > 100
     of = Texts([text.encode() for text in plain])
     assert matching(of) is of
-    assert matching_words(of).hashes.tolist() == of.said().hashes.tolist()
+    assert matching_words(of).hashes.tolist() == of.normalized_words().hashes.tolist()
 
 
 @pytest.mark.parametrize("part", ["<a ", "<a b='", "<a b ", "<!--", "&#", "a-\n", "<a b=c ", "<a", "_", "_a", "a_"])

@@ -47,7 +47,7 @@ def test_a_text_is_measured_the_same_beside_one_of_other_letters() -> None:
     plain = [f"{ascii_prose(number, 40)}. And the end.\n" for number in range(20)]
     alone, beside = (Texts([text.encode() for text in texts]) for texts in (plain, [*plain, "d’été, ÉTÉ"]))
     assert (alone.points.dtype, beside.points.dtype) == (np.uint8, np.uint32)
-    for own, others in ((alone.words, beside.words), (alone.said(), beside.said())):
+    for own, others in ((alone.words, beside.words), (alone.normalized_words(), beside.normalized_words())):
         for name in set(own._fields) - {"starts"}:
             assert getattr(own, name).tolist() == getattr(others, name)[: own.starts[-1]].tolist()
     assert alone.lines.hashes.tolist() == beside.lines.hashes[: len(alone.lines.hashes)].tolist()

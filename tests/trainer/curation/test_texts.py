@@ -31,7 +31,7 @@ def test_words_are_what_stands_between_white_space(measured: Texts) -> None:
 
 
 def test_words_that_are_compared_are_those_of_the_definition(measured: Texts) -> None:
-    said, points = measured.said(), "".join(texts())
+    said, points = measured.normalized_words(), "".join(texts())
     for number, text in enumerate(texts()):
         own = slice(said.starts[number], said.starts[number + 1])
         found = [points[first:end] for first, end in zip(said.first[own], said.end[own], strict=True)]
@@ -42,7 +42,7 @@ def test_words_that_are_compared_are_those_of_the_definition(measured: Texts) ->
 def test_equal_words_have_equal_hashes_and_others_do_not(measured: Texts) -> None:
     words = [word for text in texts() for word in text.split()]
     said = [lower(word) for text in texts() for word in plain_said(text)]
-    for hashes, spellings in ((measured.words.hashes, words), (measured.said().hashes, said)):
+    for hashes, spellings in ((measured.words.hashes, words), (measured.normalized_words().hashes, said)):
         assert len(np.unique(hashes)) == len(set(spellings)) == len(set(zip(hashes.tolist(), spellings, strict=True)))
 
 
@@ -67,10 +67,10 @@ def test_shingles_are_equal_where_n_successive_words_are(n: int, measured: Texts
 
 
 def test_what_is_found_of_a_text_does_not_depend_on_the_others_of_its_batch(measured: Texts) -> None:
-    said = measured.said()
+    said = measured.normalized_words()
     for number, document in enumerate(measured.documents):
         alone = Texts([document])
-        pairs = (alone.words, measured.words), (alone.said(), said), (alone.lines, measured.lines)
+        pairs = (alone.words, measured.words), (alone.normalized_words(), said), (alone.lines, measured.lines)
         for own, all_of_them in pairs:
             part = slice(all_of_them.starts[number], all_of_them.starts[number + 1])
             assert own.hashes.tolist() == all_of_them.hashes[part].tolist()
@@ -91,9 +91,11 @@ def test_hashes_are_the_same_for_all_time() -> None:
     """Signatures that were kept are compared with those of later versions."""
     one = Texts(["The mill, the RACE\nпривет".encode()])
     assert one.words.hashes.tolist() == [plain_hash(word) for word in ("The", "mill,", "the", "RACE", "привет")]
-    assert one.said().hashes.tolist() == [plain_hash(word) for word in ("the", "mill", "the", "race", "привет")]
+    assert one.normalized_words().hashes.tolist() == [
+        plain_hash(word) for word in ("the", "mill", "the", "race", "привет")
+    ]
     assert one.lines.hashes.tolist() == [plain_hash("The mill, the RACE"), plain_hash("привет")]
-    assert [f"{each:016x}" for each in one.said().hashes[:2]] == PINNED_WORDS
+    assert [f"{each:016x}" for each in one.normalized_words().hashes[:2]] == PINNED_WORDS
     assert [f"{each:016x}" for each in shingles(one, 3)[0]] == PINNED_SHINGLES
 
 

@@ -140,8 +140,8 @@ def consider(store: Store, name: str, run: str, found: Result, metric: str = "lo
     job = small_job(Path("nowhere"), store.url, promotion={"name": name, "metric": metric, "better_by": 0.0})
     assert job.promotion is not None
     with cores(1):
-        anew = measure_rival(job, run, found, silent(), cpu_runtime())
-    return pass_through(store, job.promotion, run, found.figures(), found.measured_on, anew)
+        remeasured = measure_rival(job, run, found, silent(), cpu_runtime())
+    return pass_through(store, job.promotion, run, found.figures(), found.measured_on, remeasured)
 
 
 def test_bits_a_byte_equal_those_of_transformers_alone_on_the_text(
@@ -261,9 +261,9 @@ def test_a_champion_of_labelled_data_is_measured_anew_on_this_validation_split(
             (folder / "config.json").write_text(json.dumps({**own, **config}))
             publish_folder(store, folder, f"runs/earlier{len(config)}/{FINAL}", FINAL_KIND, "0" * 16, {"run": "0" * 16})
         promote(store, "pairs", f"runs/earlier{len(config)}", {"accuracy": 0.0}, "before figures were recorded")
-        anew = measure_rival(job, tuned.run, found, silent(), runtime)
+        remeasured = measure_rival(job, tuned.run, found, silent(), runtime)
         assert job.promotion is not None
-        return look(store, job.promotion, tuned.run, found.figures(), found.measured_on, anew)
+        return look(store, job.promotion, tuned.run, found.figures(), found.measured_on, remeasured)
 
     verdict = considered()
     theirs = found.groups["validation"].figures["accuracy"]

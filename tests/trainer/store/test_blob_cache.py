@@ -21,20 +21,20 @@ def use(
     cache: BlobCache,
     number: int,
     download: Callable[[Path], object] | None = None,
-    anew: bool = False,
+    recheck: bool = False,
     beyond: bool = False,
 ) -> Path:
     """The name that the copy is given, by which it is in use."""
     data, target = content(number), cache.work / f"{number}-{uuid.uuid4().hex}"
     cache.work.mkdir(parents=True, exist_ok=True)
     sha256, download = hashlib.sha256(data).hexdigest(), download or (lambda path: path.write_bytes(data))
-    cache.give(target, sha256, "1", len(data), download, anew, beyond)
+    cache.give(target, sha256, "1", len(data), download, recheck, beyond)
     return target
 
 
-def get(cache: BlobCache, number: int, download: Callable[[Path], object] | None = None, anew: bool = False) -> Path:
+def get(cache: BlobCache, number: int, download: Callable[[Path], object] | None = None, recheck: bool = False) -> Path:
     """The copy itself, used and let go of."""
-    target = use(cache, number, download, anew)
+    target = use(cache, number, download, recheck)
     (path,) = (path for path in cache.work.parent.iterdir() if path.is_file() and path.samefile(target))
     target.unlink()
     return path
@@ -151,7 +151,7 @@ def test_a_copy_that_has_changed_is_replaced_and_stands_in_nobodys_way(cache: Bl
 
 def test_a_copy_that_is_looked_at_and_right_is_not_downloaded_again(cache: BlobCache) -> None:
     get(cache, 1)
-    assert get(cache, 1, pytest.fail, anew=True).read_bytes() == content(1)
+    assert get(cache, 1, pytest.fail, recheck=True).read_bytes() == content(1)
 
 
 def test_wrong_content_is_refused_and_not_kept(cache: BlobCache, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_what_has_not_changed_is_read_once(settled: Path, reads: list[str]) -> N
     for _ in range(3):
         require_content(settled, SHA256)
     assert reads == ["file"]
-    require_content(settled, SHA256, anew=True)
+    require_content(settled, SHA256, recheck=True)
     assert reads == ["file", "file"]
 
 
@@ -93,9 +93,9 @@ def test_a_bit_that_rotted_without_a_trace_stays_found_once_it_was_looked_at(set
     flip(settled)
     os.utime(settled, ns=(before.st_atime_ns, before.st_mtime_ns))
     require_content(settled, SHA256, linked=True)  # it looks unchanged
-    for anew in (True, False):
+    for recheck in (True, False):
         with pytest.raises(WrongContent, match="does not match its checksum"):
-            require_content(settled, SHA256, anew, linked=True)
+            require_content(settled, SHA256, recheck, linked=True)
 
 
 def test_a_file_that_was_just_written_is_not_remembered(tmp_path: Path, reads: list[str], memory: Path) -> None:

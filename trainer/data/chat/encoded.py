@@ -99,9 +99,11 @@ class Counts:
         self.questions.add(hashlib.blake2b(question, digest_size=8).digest())
         return True
 
-    def told(self) -> dict[str, Any]:
+    def as_details(self) -> dict[str, Any]:
         """The counts by name, for a manifest."""
-        return {name: value for name, value in vars(self).items() if name not in ("questions", "bad")} | self.bad.told()
+        return {
+            name: value for name, value in vars(self).items() if name not in ("questions", "bad")
+        } | self.bad.as_details()
 
 
 def encode_conversations(
@@ -216,7 +218,7 @@ def _describe(data: ConversationsConfig, encoder: ChatEncoder, counts: dict[str,
         "vocab_size": encoder.vocab_size,
         "keeps_text": keeps_text(encoder.tokenizer.backend_tokenizer.to_str()),
         "splits": {
-            split: found.told() | ({"in_train": repeated[split]} if split in repeated else {})
+            split: found.as_details() | ({"in_train": repeated[split]} if split in repeated else {})
             for split, found in counts.items()
         },
     }

@@ -199,9 +199,9 @@ class ChatEncoder(ChatReader):
         written = self.template.write(conversation)
         starts = [start for start, _ in written.answers]
         ids, offsets = self._read(conversation, written.text, starts)
-        given = [message.learnt for message in conversation if message.role == ASSISTANT]
-        unmarked = max(0, len(given) - len(written.answers))
-        answers = written.answers if all(given) else _of_learnt(written.answers, given)
+        learnt = [message.learnt for message in conversation if message.role == ASSISTANT]
+        unmarked = max(0, len(learnt) - len(written.answers))
+        answers = written.answers if all(learnt) else _of_learnt(written.answers, learnt)
         answered = np.zeros(len(ids), dtype=bool)
         for start, end in answers:
             answered |= (offsets[:, 1] > start) & (offsets[:, 0] < end)
@@ -220,14 +220,14 @@ class ChatEncoder(ChatReader):
         return byte_lengths(self.tokenizer.backend_tokenizer.to_str())
 
 
-def _of_learnt(answers: list[tuple[int, int]], given: list[bool]) -> list[tuple[int, int]]:
+def _of_learnt(answers: list[tuple[int, int]], flags: list[bool]) -> list[tuple[int, int]]:
     """The ranges of the answers that are learnt. Raises `ValueError` if the ranges do not match the answers."""
-    if len(answers) != len(given):
+    if len(answers) != len(flags):
         raise ValueError(
-            f"the chat template marks {len(answers)} ranges for {len(given)} answers, so those of the prompt cannot be "
+            f"the chat template marks {len(answers)} ranges for {len(flags)} answers, so those of the prompt cannot be "
             "distinguished from those that are learnt; mark each answer once"
         )
-    return [answer for answer, learnt in zip(answers, given, strict=True) if learnt]
+    return [answer for answer, learnt in zip(answers, flags, strict=True) if learnt]
 
 
 def load_chat_encoder(model: str | Path, data: ConversationsConfig) -> ChatEncoder:
@@ -258,10 +258,10 @@ def warn_of_other_prompt(encoder: ChatEncoder) -> None:
     with marks may write another prompt than it writes before an answer.
     """
     with suppress(ValueError):  # of an answer that cannot be tokenized on its own, which is told for each conversation
-        asked, learnt = encoder.ask(PROBE[:1]), encoder.encode(PROBE).input_ids.tolist()
-        if learnt[: len(asked)] != asked[: len(learnt)]:
-            at = min(place for place, (one, other) in enumerate(zip(asked, learnt, strict=False)) if one != other)
-            end, before = asked[at:], learnt[at : len(asked)]
+        prompt, learnt = encoder.ask(PROBE[:1]), encoder.encode(PROBE).input_ids.tolist()
+        if learnt[: len(prompt)] != prompt[: len(learnt)]:
+            at = min(place for place, (one, other) in enumerate(zip(prompt, learnt, strict=False)) if one != other)
+            end, before = prompt[at:], learnt[at : len(prompt)]
             log.warning(
                 "the prompt for an answer ends with %r (tokens %s) when a model is asked, but the answers it learns "
                 "follow %r (tokens %s); expected the same: let the chat template write the same before an answer as in "

@@ -142,10 +142,10 @@ def read_pair(values: Sequence[Any], found: Sequence[str]) -> list[list[Message]
             raise ValueError(f"`{name}` holds no answer of the assistant")
     if ends[0] == ends[1]:
         raise ValueError("`chosen` and `rejected` are the same answer, so nothing can be learnt from them")
-    asked = [message._replace(learnt=False) for message in begin]
+    prompt_messages = [message._replace(learnt=False) for message in begin]
     for end in ends:
-        check_order([message.role for message in (*asked, *end)])
-    return [[*asked, *end] for end in ends]
+        check_order([message.role for message in (*prompt_messages, *end)])
+    return [[*prompt_messages, *end] for end in ends]
 
 
 def _read_turns(value: Any, name: str, role: str) -> list[Message]:
@@ -181,7 +181,7 @@ class Form(NamedTuple):
     read: Callable[[Sequence[Any], Sequence[str]], list[list[Message]]]
 
 
-CONVERSATION = Form("conversation", COLUMNS, lambda values, there: [read_conversation(values, there)])
+CONVERSATION = Form("conversation", COLUMNS, lambda values, columns: [read_conversation(values, columns)])
 """`messages`, or a `prompt` and its `completion`."""
 
 PAIR = Form("pair", ("prompt", MESSAGES, *ANSWERS), read_pair)
@@ -210,10 +210,10 @@ def read_records(
     """
     number, how = 0, Reading(data.source)
     for part in parts:
-        there, _, shared = look_at_columns(part, how)
-        if shared and not set(form.columns) & set(there):
+        columns, _, shared = look_at_columns(part, how)
+        if shared and not set(form.columns) & set(columns):
             raise CorpusError(
-                f"{part.name} has none of the columns {', '.join(form.columns)}; it has {', '.join(there) or 'none'}"
+                f"{part.name} has none of the columns {', '.join(form.columns)}; it has {', '.join(columns) or 'none'}"
             )
         for record in islice(read_part(part, how, (*form.columns, TOOLS)), most):
             check_stop()
@@ -221,7 +221,7 @@ def read_records(
                 bad.add(record.wrong)
             else:
                 # Of a record with its own fields all are given, of others only the requested columns.
-                found = there if shared else list(record.values)
+                found = columns if shared else list(record.values)
                 try:
                     _refuse_tools(record.values.get(TOOLS))
                     conversations = form.read([record.values.get(column) for column in form.columns], found)

@@ -195,8 +195,8 @@ class Template:
     def _write(self, conversation: Sequence[Message], messages: Sequence[Any], asks: bool) -> str:
         blocks, most = self._environment.begin(), _most_characters(conversation)
         try:
-            given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": asks}
-            for block in self._template.generate({**self._special, **given}):
+            variables = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": asks}
+            for block in self._template.generate({**self._special, **variables}):
                 blocks.append(block)
                 self._environment.written += len(block)
                 if self._environment.written > most:
@@ -233,8 +233,8 @@ class Template:
         places = plain[1]
         ends = Ends(places, whole[places[-1] :], asking[0][places[-1] :])
         for number in (numbers[0], numbers[-1]):
-            asked, answered = self.text(conversation[:number], asks=True), self.text(conversation[: number + 1])
-            if asked != whole[: places[number]] + ends.asking or answered != whole[: places[number + 1]] + ends.plain:
+            prompt, answered = self.text(conversation[:number], asks=True), self.text(conversation[: number + 1])
+            if prompt != whole[: places[number]] + ends.asking or answered != whole[: places[number + 1]] + ends.plain:
                 return None
         return ends
 
@@ -249,8 +249,8 @@ class Template:
 
     def _answer_by_itself(self, conversation: Sequence[Message], number: int, whole: str) -> tuple[int, int]:
         before = conversation[:number]
-        asked, answered = self.text(before, asks=True), self.text(conversation[: number + 1])
-        return _find_answer(conversation[number], 0, asked, answered, whole, lambda: self.text(before))
+        prompt, answered = self.text(before, asks=True), self.text(conversation[: number + 1])
+        return _find_answer(conversation[number], 0, prompt, answered, whole, lambda: self.text(before))
 
 
 def _answer_by_ends(answer: Message, number: int, whole: str, ends: Ends) -> tuple[int, int]:
@@ -260,30 +260,30 @@ def _answer_by_ends(answer: Message, number: int, whole: str, ends: Ends) -> tup
 
 
 def _find_answer(
-    answer: Message, at: int, asked: str, answered: str, whole: str, before: Callable[[], str]
+    answer: Message, at: int, prompt: str, answered: str, whole: str, before: Callable[[], str]
 ) -> tuple[int, int]:
     """The start and end of an answer, including its end token, in the text that begins with `whole` at offset `at`.
 
-    `asked` is the text up to the prompt for the answer, `answered` includes the answer, and `before` returns the text
+    `prompt` is the text up to the prompt for the answer, `answered` includes the answer, and `before` returns the text
     before it without a prompt.
     """
-    if not answered.startswith(asked) or not whole.startswith(answered):
+    if not answered.startswith(prompt) or not whole.startswith(answered):
         longer = "the answer" if whole.startswith(answered) else "what follows"
         raise Refused(
             f"the chat template writes the beginning of a conversation differently once {longer} is there, so the "
             "assistant's part cannot be found; mark it in the template with {% generation %}, or " + GIVE_ANOTHER
         )
-    rendered = answered[len(asked) :]
+    rendered = answered[len(prompt) :]
     header, found, _ = rendered.partition(answer.content.strip())
-    if found and header.strip() and asked == before():
+    if found and header.strip() and prompt == before():
         raise Refused(
             f"the chat template writes {header.strip()!r} before what the assistant says, but not in the prompt for an "
             f"answer (add_generation_prompt); {GIVE_ANOTHER}"
         )
-    start = at + len(asked)
+    start = at + len(prompt)
     return start, start + len(rendered.rstrip())
 
 
 def _most_characters(conversation: Sequence[Message]) -> int:
-    given = sum(len(message.content) for message in conversation)
-    return FREE_CHARACTERS + CHARACTERS_A_MESSAGE * len(conversation) + CHARACTERS_EACH * given
+    characters = sum(len(message.content) for message in conversation)
+    return FREE_CHARACTERS + CHARACTERS_A_MESSAGE * len(conversation) + CHARACTERS_EACH * characters

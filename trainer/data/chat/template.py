@@ -165,8 +165,8 @@ def load_asking(tokenizer: Any, model: str) -> Renderer:
     source, special = _own(tokenizer, model), tokenizer.special_tokens_map
     plain, dated = Renderer(source, special), Renderer(source, special, dated=True)
     question = PROBE[:1]
-    for asked in (question, [Message(SYSTEM, "Be brief."), *question]):
-        if not _asks(plain, asked) and _asks(dated, asked):
+    for messages in (question, [Message(SYSTEM, "Be brief."), *question]):
+        if not _asks(plain, messages) and _asks(dated, messages):
             return dated
     return plain
 

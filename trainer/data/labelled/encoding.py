@@ -85,7 +85,7 @@ def _write(
             }
         for split, examples in labelled.splits.items():
             written = open_split(open_rows(folder / f"{split}{ENDING}"), encoder.pad_id)
-            figures[split] |= _count(written, labelled.classes) | examples.bad.told()
+            figures[split] |= _count(written, labelled.classes) | examples.bad.as_details()
         for split, number in labelled.in_train.items():
             figures[split]["in_train"] = number
     details = {
@@ -347,7 +347,7 @@ def encode_files(
         with progress.bar(f"encode {data.name}", len(split), "example") as bar:
             figures = write_split(Path(folder), TEST, split, encoder, data.name, bar.advance)
         details = {
-            **_describe(data, encoder, classes, {TEST: {**figures, **scan.bad.told(), "labelled": labelled}}),
+            **_describe(data, encoder, classes, {TEST: {**figures, **scan.bad.as_details(), "labelled": labelled}}),
             "tokenizer": encoder.digest,
             "source": {"identity": source.identity[TRAIN], "validation_cut": False},
         }

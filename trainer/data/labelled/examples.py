@@ -77,11 +77,11 @@ def check_columns(data: LabelledDataConfig, parts: dict[str, list[Part]]) -> tup
 
 def _require_numbered_alike(data: LabelledDataConfig, part: str, own: list[str]) -> None:
     """Raise `CorpusError` if `classes` gives one of a part's names another id: labels would be renamed."""
-    asked, numbers = data.classes or [], {name: number for number, name in enumerate(own)}
-    for number, name in enumerate(asked):
+    classes, numbers = data.classes or [], {name: number for number, name in enumerate(own)}
+    for number, name in enumerate(classes):
         if numbers.get(name, number) != number:
             raise CorpusError(
-                f"data set {data.name!r}: {name!r} is number {number} of the classes ({', '.join(asked)}), but "
+                f"data set {data.name!r}: {name!r} is number {number} of the classes ({', '.join(classes)}), but "
                 f"{numbers[name]} in {part} ({', '.join(own)}); number them the same way, or write the labels as names"
             )
 
@@ -160,19 +160,21 @@ def lacks_column(data: LabelledDataConfig, part: Part, column: str, found: list[
 
 
 def require_all_classes(
-    data: LabelledDataConfig, labels: Labels, parts: Sequence[Part], kept: NDArray[np.bool_], meant: NDArray[Any]
+    data: LabelledDataConfig, labels: Labels, parts: Sequence[Part], kept: NDArray[np.bool_], numbers: NDArray[Any]
 ) -> None:
     """Raise `CorpusError` for a class of train that exists only because of a greater id: it has no name and no example.
 
-    `kept`: whether each row of the parts is good, of shape [rows]; `meant`: the labels of the good ones.
+    `kept`: whether each row of the parts is good, of shape [rows]; `numbers`: the labels of the good ones.
     """
     if labels.classes is None:
         return
-    present = classes_present(meant)
+    present = classes_present(numbers)
     if not (absent := [name for number, name in enumerate(labels.classes) if number not in present]):
         return
     last = labels.classes[present[-1]]
-    first = next(number for number in range(len(meant)) if present[-1] in classes_present(meant[number : number + 1]))
+    first = next(
+        number for number in range(len(numbers)) if present[-1] in classes_present(numbers[number : number + 1])
+    )
     row = int(np.flatnonzero(kept)[first])
     place = next(islice(read_rows(data, parts), row, None)).place
     raise CorpusError(
@@ -184,11 +186,11 @@ def require_all_classes(
     )
 
 
-def classes_present(meant: NDArray[Any]) -> NDArray[np.int64]:
-    """The ids of the classes that have examples; `meant` is as `LabelledSplit.labels`."""
-    if meant.ndim > 1:
-        return np.flatnonzero((meant > 0).any(axis=0))
-    return np.unique(all_words(meant) if meant.dtype == object else meant)
+def classes_present(numbers: NDArray[Any]) -> NDArray[np.int64]:
+    """The ids of the classes that have examples; `numbers` is as `LabelledSplit.labels`."""
+    if numbers.ndim > 1:
+        return np.flatnonzero((numbers > 0).any(axis=0))
+    return np.unique(all_words(numbers) if numbers.dtype == object else numbers)
 
 
 @dataclass(frozen=True)
@@ -279,11 +281,11 @@ def read_split(data: LabelledDataConfig, labels: Labels, split: str, scan: Scan)
 
     Raises `RecordError` for an invalid label that may not be skipped, `CorpusError` if no row is left.
     """
-    meant, good = read_labels(data, labels, split, scan)
+    numbers, good = read_labels(data, labels, split, scan)
     if scan.bad.count:
         log.warning("data set %s, %s split: skipped %s", data.name, split, scan.bad.describe())
     require_examples(data, split, scan, good)
-    return LabelledSplit(data, scan.parts, good, meant, scan.bad)
+    return LabelledSplit(data, scan.parts, good, numbers, scan.bad)
 
 
 def read_labels(
@@ -305,12 +307,12 @@ def read_labels(
     if wrong.any():
         scan.bad.add_all(int(wrong.sum()), _meaningless(data, scan, wrong, problems))
     good = (scan.codes != BAD) & ~wrong
-    meant = kind.gather(meanings)[scan.codes[good]]
-    if split == TEST and data.task == "multi-label" and not (meant > 0).any():
-        meant[:] = UNLABELLED  # empty texts or columns of 0 throughout: the labels are withheld
-    if split == TEST and data.task == "regression" and (meant == UNLABELLED).all():
-        meant[:] = np.nan  # GLUE withholds numbers as -1
-    return meant, good
+    numbers = kind.gather(meanings)[scan.codes[good]]
+    if split == TEST and data.task == "multi-label" and not (numbers > 0).any():
+        numbers[:] = UNLABELLED  # empty texts or columns of 0 throughout: the labels are withheld
+    if split == TEST and data.task == "regression" and (numbers == UNLABELLED).all():
+        numbers[:] = np.nan  # GLUE withholds numbers as -1
+    return numbers, good
 
 
 def _meaningless(
@@ -336,7 +338,7 @@ def require_examples(data: LabelledDataConfig, split: str, scan: Scan, good: NDA
 
 
 def _cut(
-    data: LabelledDataConfig, whole: LabelledSplit, held: NDArray[np.bool_]
+    data: LabelledDataConfig, whole: LabelledSplit, held_out: NDArray[np.bool_]
 ) -> tuple[LabelledSplit, LabelledSplit]:
     """Split into train and validation by the hash of the texts, so equal texts stay together."""
 
@@ -349,8 +351,8 @@ def _cut(
             )
         return replace(whole, kept=kept, labels=whole.labels[kept[whole.kept]])
 
-    return side(TRAIN, whole.kept & ~held), replace(
-        side(VALIDATION, whole.kept & held), bad=bad_records(data, VALIDATION)
+    return side(TRAIN, whole.kept & ~held_out), replace(
+        side(VALIDATION, whole.kept & held_out), bad=bad_records(data, VALIDATION)
     )
 
 

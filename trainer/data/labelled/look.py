@@ -72,13 +72,13 @@ def tell_heads(what: str, parts: Sequence[Part]) -> str:
 class Look(NamedTuple):
     """The result of a check; `classes` and `splits` are None if they can be known only by reading all of the data.
 
-    `splits` has the numbers of examples; `told` describes what was checked. `seen` has the words' labels found if not
-    all are known. `lengths` is by split, and `balance` counts the classes in train; both cover what was checked.
+    `splits` has the numbers of examples; `looked_at` describes what was checked. `seen` has the words' labels found
+    if not all are known. `lengths` is by split, and `balance` counts the classes in train; both cover what was checked.
     """
 
     classes: list[str] | None
     splits: dict[str, int] | None
-    told: str
+    looked_at: str
     lengths: dict[str, Lengths]
     balance: dict[str, int] | None = None
     seen: list[str] | None = None

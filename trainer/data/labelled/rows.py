@@ -105,7 +105,7 @@ def read_rows(
     """Every row, or the first `most` of each part; with `watch`, warn about a csv file with suspicious quotes."""
     how = reading_of(data)
     for part in parts:
-        there = look_at_columns(part, how).names
+        columns = look_at_columns(part, how).names
         records: Iterator[Record] = islice(read_part(part, how, columns_of(data)), most)
         if watch and data.source == "csv":
             records = watched(records, data.text_columns, data, part.name)
@@ -115,14 +115,14 @@ def read_rows(
                 yield Row(record.place, wrong=record.wrong)
                 continue
             try:
-                row = _read(data, record, there)
+                row = _read(data, record, columns)
             except ValueError as error:
                 row = Row(record.place, wrong=RecordError(f"{record.place()}: {error}"))
             yield row
 
 
-def _read(data: LabelledDataConfig, record: Record, there: Sequence[str]) -> Row:
-    """Parse a record with the columns `there`. Raises `ValueError` for a value of the wrong kind."""
+def _read(data: LabelledDataConfig, record: Record, columns: Sequence[str]) -> Row:
+    """Parse a record with the `columns`. Raises `ValueError` for a value of the wrong kind."""
     values, column, by_words = record.values, data.text_columns[0], data.task == "tokens"
     if by_words:
         _require_words(column, values.get(column))
@@ -137,14 +137,14 @@ def _read(data: LabelledDataConfig, record: Record, there: Sequence[str]) -> Row
         raise ValueError(f"column {column!r} is empty")
     label, name = None, None
     # The columns of jsonl are those of the first record, which may lack a label.
-    if set(labels := data.columns_of_labels) <= set(there) or any(values.get(each) is not None for each in labels):
+    if set(labels := data.columns_of_labels) <= set(columns) or any(values.get(each) is not None for each in labels):
         label = values.get(data.label_column)
         if data.label_columns is not None:
             label = tuple(map(values.get, data.label_columns))
         _require_utf8(data.columns_of_labels[0], label)
-    if data.id_column is not None and data.id_column not in there and values.get(data.id_column) is not None:
+    if data.id_column is not None and data.id_column not in columns and values.get(data.id_column) is not None:
         raise ValueError(f"column {data.id_column!r} is not in the first record of this file; add it there too")
-    if data.id_column is not None and data.id_column in there:
+    if data.id_column is not None and data.id_column in columns:
         name = values.get(data.id_column)
         _require_utf8(data.id_column, name)
         if name is None or name == "":

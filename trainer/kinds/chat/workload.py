@@ -85,9 +85,9 @@ def measure_answers(wanted: Measurement, progress: Progress, runtime: Runtime) -
         with reading_apart(model, data.details["context"]) if job.data.packing else nullcontext():
             for split in splits:
                 measured[split] = answer_losses(model, data.splits[split], job, data, runtime, bar.advance)
-        held_out, asked = data.splits[VALIDATION], job.evaluation
-        chosen = spread_evenly(len(held_out), asked.samples)
-        samples = answer(model, store, encoded, held_out, chosen, asked.new_tokens, runtime)
+        held_out, evaluation = data.splits[VALIDATION], job.evaluation
+        chosen = spread_evenly(len(held_out), evaluation.samples)
+        samples = answer(model, store, encoded, held_out, chosen, evaluation.new_tokens, runtime)
     return wanted.result(
         by="split",
         groups=measured,

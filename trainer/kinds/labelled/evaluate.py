@@ -50,14 +50,14 @@ from trainer.training.runtime import Runtime
 from trainer.training.sharding import sharding_group
 
 
-def classify_split(held: EncodedSplit, predicted: NDArray[Any], names: Sequence[str]) -> Classification:
+def classify_split(data: EncodedSplit, predicted: NDArray[Any], names: Sequence[str]) -> Classification:
     """The figures of each class, or of each entity type that word labels mark, on the labelled examples."""
-    examples, rows = np.flatnonzero(held.labelled), labelled_rows(held)
-    sides = (predicted[rows], held.labels[rows])
-    if not (isinstance(held, EncodedWords) and marks_entities(names)):
+    examples, rows = np.flatnonzero(data.labelled), labelled_rows(data)
+    sides = (predicted[rows], data.labels[rows])
+    if not (isinstance(data, EncodedWords) and marks_entities(names)):
         return classify(*sides, names)
     # There is no matrix: an entity is found or not.
-    answered, true = (held.named(examples, each, names) for each in sides)
+    answered, true = (data.named(examples, each, names) for each in sides)
     return Classification(confusion=[], classes=_scores(score_entities(answered, true, names)))
 
 
@@ -147,12 +147,14 @@ def _score(
         )  # fmt: skip
         bar = stack.enter_context(progress.bar("evaluate", sum(len(data.splits[split]) for split in splits), "example"))
         for split in splits:
-            held = data.splits[split]
-            logits = found.logits[split] = predict(model, held, job.evaluation.batch, runtime, bar.advance)
-            if held.labelled.any():
+            examples = data.splits[split]
+            logits = found.logits[split] = predict(model, examples, job.evaluation.batch, runtime, bar.advance)
+            if examples.labelled.any():
                 found.groups[split] = Scores(figures=score(logits, data, split, job, runtime))
-                if data.details["classes"] and np.isfinite(logits[labelled_rows(held)]).all():
-                    found.classification[split] = classify_split(held, decide(logits, data), data.details["classes"])
+                if data.details["classes"] and np.isfinite(logits[labelled_rows(examples)]).all():
+                    found.classification[split] = classify_split(
+                        examples, decide(logits, data), data.details["classes"]
+                    )
     return found
 
 

@@ -179,9 +179,9 @@ def classes_in(config: Mapping[str, Any], task: str) -> list[str] | None:
 
 def tell_unused(job: EvaluateJob) -> None:
     """Log which settings of an evaluation have no effect on a classifier."""
-    given = job.evaluation.model_dump()
+    settings = job.evaluation.model_dump()
     usual = EvaluationConfig().model_dump()
-    if unused := [name for name, value in given.items() if name != "batch" and value != usual.get(name)]:
+    if unused := [name for name, value in settings.items() if name != "batch" and value != usual.get(name)]:
         log.info("%s is a classifier: evaluation.%s has no effect on it", job.checkpoint, ", evaluation.".join(unused))
 
 

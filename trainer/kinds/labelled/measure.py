@@ -73,16 +73,16 @@ def score(
 
     Only labelled examples count; there must be at least one.
     """
-    held = data.splits[split]
-    examples, rows = np.flatnonzero(held.labelled), labelled_rows(held)
-    predictions, references = logits[rows], held.labels[rows]
+    encoded = data.splits[split]
+    examples, rows = np.flatnonzero(encoded.labelled), labelled_rows(encoded)
+    predictions, references = logits[rows], encoded.labels[rows]
 
     def measure() -> dict[str, float]:
         metrics = open_metrics(job, data.details["classes"])
         finite = bool(np.isfinite(predictions).all())
         sides: list[Any] = [decide(predictions if finite else np.zeros_like(predictions), data), references]
-        if isinstance(held, EncodedWords):
-            sides = [held.named(examples, each, data.details["classes"]) for each in sides]
+        if isinstance(encoded, EncodedWords):
+            sides = [encoded.named(examples, each, data.details["classes"]) for each in sides]
         metrics.add_batch(*sides)
         figures = metrics.compute()
         if not finite:  # else NaN would count as a prediction of the first class
@@ -99,9 +99,9 @@ def score(
     return scores
 
 
-def labelled_rows(held: EncodedSplit) -> Any:
+def labelled_rows(data: EncodedSplit) -> Any:
     """The index of the rows of logits and labels that belong to the labelled examples of a split."""
-    return slice(None) if held.labelled.all() else held.rows(np.flatnonzero(held.labelled))  # a slice does not copy
+    return slice(None) if data.labelled.all() else data.rows(np.flatnonzero(data.labelled))  # a slice does not copy
 
 
 def open_metrics(job: FinetuneJob, classes: list[str] | None) -> Metrics:

@@ -116,7 +116,7 @@ def _predict(
                 file.writelines(split_lines(split, logits, classes, several))
     if file is not None:
         warn_of_markers(job.name, spelled)
-    return {**counts, "classes": classes, "predicted": figures.told()}
+    return {**counts, "classes": classes, "predicted": figures.summary()}
 
 
 class _Figures:
@@ -135,7 +135,7 @@ class _Figures:
         self._sum, self._texts = self._sum + float(numbers.sum()), self._texts + len(numbers)
         self._least, self._greatest = min(self._least, float(numbers.min())), max(self._greatest, float(numbers.max()))
 
-    def told(self) -> dict[str, float]:
+    def summary(self) -> dict[str, float]:
         if self._classes is not None:
             return {name: self._counts[number] for number, name in enumerate(self._classes)}
         return {"mean": self._sum / self._texts, "min": self._least, "max": self._greatest}
@@ -162,7 +162,7 @@ def _publish(
         "max_length": encoder.max_length,
         "precision": job.precision,
         "texts": sum(texts.counts),
-        **texts.bad.told(),
+        **texts.bad.as_details(),
         **figures,
     }  # fmt: skip
     return summarise(step.key, publish(step, folder, details))
@@ -197,4 +197,4 @@ def look_at_texts(job: PredictJob, wanted: Wanted, progress: Progress) -> TextsP
         found = sum(texts.counts)
         lengths = measure_lengths(texts.examples(), found, encoder)
         looked_at = tell_heads("rows", parts) if most else f"all of {plural(len(parts), 'file')}"
-        return TextsPreview(looked_at=looked_at, texts=found, bad=texts.bad.told(), lengths=lengths)
+        return TextsPreview(looked_at=looked_at, texts=found, bad=texts.bad.as_details(), lengths=lengths)

@@ -94,7 +94,7 @@ def _read_data(
         "vocab_size": 0,
         "max_length": encoder.max_length,
     }
-    return details, Known(look.splits, look.told, None, look.lengths, look.balance)
+    return details, Known(look.splits, look.looked_at, None, look.lengths, look.balance)
 
 
 def _check_class_weights(job: FinetuneJob, classes: list[str] | None, counts: dict[str, int] | None) -> None:

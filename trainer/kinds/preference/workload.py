@@ -251,8 +251,8 @@ def measure_preferences(wanted: Measurement, progress: Progress, runtime: Runtim
     data, run = open_chat(store, encoded), wanted.checkpoint.removesuffix(f"/{FINAL}")
     reference = runtime.on_first(lambda: open_reference(store, job, encoded))
     splits = {split: len(data.splits[split]) // 2 for split in PREDICTED if split in data.splits}
-    held_out, asked = data.splits[VALIDATION], job.evaluation
-    chosen = [2 * pair for pair in spread_evenly(splits[VALIDATION], asked.samples)]
+    held_out, evaluation = data.splits[VALIDATION], job.evaluation
+    chosen = [2 * pair for pair in spread_evenly(splits[VALIDATION], evaluation.samples)]
 
     def placed_base() -> AbstractContextManager[PreTrainedModel]:
         return placed_causal(job, find_pretrained(store, job.model.pretrained), data.details, runtime)
@@ -261,7 +261,8 @@ def measure_preferences(wanted: Measurement, progress: Progress, runtime: Runtim
         with placed_base() as model, progress.bar("reference", sum(splits.values()), "pair") as bar:
             parts = [PartOf(split, range(pairs)) for split, pairs in splits.items()]
             reference = {
-                part.split: sum_answers(model, data, part, asked.batch, runtime, bar.advance).numpy() for part in parts
+                part.split: sum_answers(model, data, part, evaluation.batch, runtime, bar.advance).numpy()
+                for part in parts
             }
         del model  # free its memory before the next model is loaded
     with (
@@ -269,11 +270,11 @@ def measure_preferences(wanted: Measurement, progress: Progress, runtime: Runtim
         progress.bar("evaluate", sum(splits.values()), "pair") as bar,
     ):
         groups = {split: score_pairs(model, data, split, job, reference, runtime, bar.advance) for split in splits}
-        samples = answer(model, store, encoded, held_out, chosen, asked.new_tokens, runtime)
+        samples = answer(model, store, encoded, held_out, chosen, evaluation.new_tokens, runtime)
     del model  # free its memory before the next model is loaded
     if wanted.is_own and chosen:
         with placed_base() as model:
-            before = answer(model, store, encoded, held_out, chosen, asked.new_tokens, runtime)
+            before = answer(model, store, encoded, held_out, chosen, evaluation.new_tokens, runtime)
         samples = [
             each.model_copy(update={"before": earlier.continuation})
             for each, earlier in zip(samples, before, strict=True)

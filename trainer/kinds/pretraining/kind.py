@@ -78,8 +78,8 @@ def identify(job: PipelineJob, data: PreparedData) -> Run:
         "model": _model_identity(job.model, found and found.files),
     }
     reads = {"tokenizer": data.tokenizer, **{f"{SHARDS_OF}{name}": ref for name, ref in by_corpus.items()}}
-    asked = job.evaluation
-    selection = {"during_training": asked.during_training, **describe_selection(asked, asked.harness)}
+    evaluation = job.evaluation
+    selection = {"during_training": evaluation.during_training, **describe_selection(evaluation, evaluation.harness)}
     taken = job.data.tokenizer.path
     places = {"tokenizer taken from": taken and origin_of(store, taken)}
     return make_run(job, made_from, selection, reads, found, places=places, effective=_effective(job))
@@ -110,8 +110,8 @@ def plan(job: PipelineJob, data: PreparedData, ranks: int) -> Planned:
     at = f"is held out at data.validation_fraction {job.data.validation_fraction:g}"
     if job.holds_out and not planned.holds_out:
         share = f"no document {at}"
-        if (asked := job.asked_of_held_out_text) is not None:
-            raise ConfigError(f"{asked} needs held-out text, but {share}: raise it, or remove {asked}")
+        if (setting := job.asked_of_held_out_text) is not None:
+            raise ConfigError(f"{setting} needs held-out text, but {share}: raise it, or remove {setting}")
         log.warning("%s: the model is not evaluated, and continues no prompts; raise it to hold out some", share)
     elif job.holds_out and (without := [each.name for each in planned.corpora if not each.holds_out]):
         log.warning(
@@ -178,12 +178,12 @@ def identify_own(
     store: Store, job: PipelineJob, run: str, data: Sequence[str] | None, other: str | None = None
 ) -> Measurement:
     """The measurement of the final model of a job's run, or of an `other` run on the shards with these keys."""
-    asked = evaluation_of(job, other or run)
+    evaluation = evaluation_of(job, other or run)
     if other is None:  # the run's record already lists this evaluation
-        return replace(identify_text(store, asked), place=f"{run}/{EVALUATION}")
-    evaluated = asked.evaluation.model_copy(update={"prompts": []})
+        return replace(identify_text(store, evaluation), place=f"{run}/{EVALUATION}")
+    evaluated = evaluation.evaluation.model_copy(update={"prompts": []})
     alike = {"shards": list(data or ()), "context": job.training.context, "evaluation": evaluated}
-    return identify_text(store, asked.model_copy(update=alike))
+    return identify_text(store, evaluation.model_copy(update=alike))
 
 
 def evaluation_of(job: PipelineJob, run: str) -> EvaluateJob:
@@ -228,8 +228,8 @@ def _own_place(store: Store, job: EvaluateJob, found: Checkpoint) -> str | None:
         return None
     run = found.key.removesuffix(f"/{FINAL}")
     settings = require_sealed(store, f"{run}/{CONFIG}")["job"]
-    asked = _measured_by(job.evaluation.model_dump(mode="json"))
-    own = _measured_by(settings["evaluation"]) == asked and settings["training"]["precision"] == job.precision
+    measured = _measured_by(job.evaluation.model_dump(mode="json"))
+    own = _measured_by(settings["evaluation"]) == measured and settings["training"]["precision"] == job.precision
     return f"{run}/{EVALUATION}" if own else None
 
 

@@ -156,15 +156,15 @@ def _warn_of_refusal(job: PipelineJob, windows: int, ranks: int) -> Iterator[str
 
 def _warn_of_few_documents(job: PipelineJob, previews: Sequence[CorpusPreview]) -> Iterator[str]:
     """A warning if a setting needs held-out text, but text in few files has possibly none."""
-    asked = job.asked_of_held_out_text
-    if asked is None or any(each.separator or each.format not in ("text", "source") for each in job.data.corpora):
+    setting = job.asked_of_held_out_text
+    if setting is None or any(each.separator or each.format not in ("text", "source") for each in job.data.corpora):
         return
     documents = sum(max(each.files, each.raw_bytes // PART_BYTES) for each in previews)
     if documents * job.data.validation_fraction < 3:  # else at least one is held out with a probability of 95 %
         yield (
             f"the corpora have about {plural(documents, 'document')} (files or parts of 4 MiB), of which possibly none "
             f"is held out at data.validation_fraction {job.data.validation_fraction:g}; then the job will be refused "
-            f"after tokenization, because {asked} needs held-out text: raise the fraction, or set separator"
+            f"after tokenization, because {setting} needs held-out text: raise the fraction, or set separator"
         )
 
 
