@@ -82,23 +82,23 @@ def _preview_evaluation(job: EvaluateJob) -> Preview:
     check_devices(job.precision, job.processes, job.device)
     lines = [f"would evaluate {job.checkpoint} in {job.store}"]
     record: dict[str, Any] = {"checkpoint": job.checkpoint, "store": job.store}
-    _, wanted = identify_checkpoint(store, job)
+    _, measurement = identify_checkpoint(store, job)
     if job.evaluation.harness is not None:
         identify_harness(store, job, own=False)
-    if isinstance(wanted.settings, NewFiles):
+    if isinstance(measurement.settings, NewFiles):
         with loading():
             from trainer.kinds.labelled.evaluate import names_of_files, open_files
-        with open_files(wanted.settings, for_people()) as data:
+        with open_files(measurement.settings, for_people()) as data:
             (figures,) = data.details["splits"].values()
-        labelled, files = figures["labelled"], names_of_files(wanted.settings)
+        labelled, files = figures["labelled"], names_of_files(measurement.settings)
         lines[0] += f", on {plural(labelled, 'labelled example')} of {', '.join(files)}"
         record |= {"files": files, "labelled": labelled}
-    elif isinstance(wanted.settings, tuple):  # of a measurement on held-out text
+    elif isinstance(measurement.settings, tuple):  # of a measurement on held-out text
         with loading():
             from trainer.kinds.pretraining.evaluate import check_context
-        for key in wanted.data:
+        for key in measurement.data:
             open_shards(store, key)
-        check_context(load_config(wanted.model.folder), wanted.settings[1])
+        check_context(load_config(measurement.model.folder), measurement.settings[1])
     return Preview(lines, record)
 
 

@@ -35,9 +35,9 @@ def evaluate(job: EvaluateJob) -> Result:
 def evaluate_run(job: RunJob, data: list[str], run: str, ranks: int, other: str | None = None) -> Result:
     """Evaluate the final model of `run`, or of the run `other`, on the held-out data of `run`."""
     store = Store(job.store)
-    wanted = kind_of(job).measurement(store, job, run, data, other)
-    check_asked(store, wanted)
-    result = find_result(store, wanted)
+    measurement = kind_of(job).measurement(store, job, run, data, other)
+    check_asked(store, measurement)
+    result = find_result(store, measurement)
     if result is None:
         options = {"run": run, "data": data, "other": other}
         result = Result(**_compute("evaluate-run", job, options, ranks, job.engine, job.training.device))

@@ -200,9 +200,9 @@ def put_in_order(url: str, folder: str, group: Group, count: int, advance: Advan
     store, name = Store(url), _name(folder, group)
     if not _is_whole(store, name, count):
         rows = np.concatenate(list(_rows(store, folder, group)))
-        stretches = (rows[:, 0] >> np.uint64(32)) * np.uint64(count) >> np.uint64(32)
-        order = np.argsort(stretches, kind="stable")
-        rows, ends = rows[order], np.searchsorted(stretches[order], np.arange(count), side="right")
+        buckets = (rows[:, 0] >> np.uint64(32)) * np.uint64(count) >> np.uint64(32)
+        order = np.argsort(buckets, kind="stable")
+        rows, ends = rows[order], np.searchsorted(buckets[order], np.arange(count), side="right")
         parts = np.split(rows, ends[:-1])
         sums = np.array([sum_of(part.tobytes()) for part in parts], f"V{SUM_BYTES}")
         store.write_bytes(f"{name}.rows", rows.tobytes())

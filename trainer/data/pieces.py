@@ -29,7 +29,7 @@ from trainer.data.raw_files import (
     compression_of,
     csv_dialect,
     csv_header,
-    digest_stretch,
+    digest_range,
     is_quoted,
     open_bytes,
     open_raw,
@@ -66,7 +66,7 @@ class Piece:
         return (self.key, self.index + 1) == (other.key, other.index)
 
 
-class Stretch(NamedTuple):
+class PieceRange(NamedTuple):
     """A piece without its file: the range `[start, end)`, the size of its content in bytes, and its digest."""
 
     start: int
@@ -75,12 +75,12 @@ class Stretch(NamedTuple):
     sha256: str
 
 
-def pieces_of(source: SourceFile, stretches: Sequence[Stretch]) -> list[Piece]:
+def pieces_of(source: SourceFile, ranges: Sequence[PieceRange]) -> list[Piece]:
     """The pieces of a file."""
-    last = len(stretches) - 1
+    last = len(ranges) - 1
     return [
         Piece(source.path, source.key, index, start, end, size, index == last, sha256, source.size)
-        for index, (start, end, size, sha256) in enumerate(stretches)
+        for index, (start, end, size, sha256) in enumerate(ranges)
     ]
 
 
@@ -93,21 +93,22 @@ def assigned(pieces: Sequence[Piece], count: int) -> list[list[Piece]]:
     return hands
 
 
-def digest_stretches(source: SourceFile, corpus: CorpusConfig, piece_bytes: int) -> list[Stretch]:
+def digest_ranges(source: SourceFile, corpus: CorpusConfig, piece_bytes: int) -> list[PieceRange]:
     """Cut a file into ranges of about `piece_bytes`, and hash each."""
     if corpus.format in UNIT_CUTS:
-        whole = digest_stretch(source.path, 0, source.size)
+        whole = digest_range(source.path, 0, source.size)
         bounds, sizes = UNIT_CUTS[corpus.format](source, piece_bytes)
         groups = zip(pairwise(bounds), sizes, strict=True)
-        return [Stretch(start, end, size, f"{whole}:{start}-{end}") for (start, end), size in groups]
+        return [PieceRange(start, end, size, f"{whole}:{start}-{end}") for (start, end), size in groups]
     bounds = [0, *_cuts(source, corpus, piece_bytes), source.size]
-    digests = [digest_stretch(source.path, start, end) for start, end in pairwise(bounds)]
+    digests = [digest_range(source.path, start, end) for start, end in pairwise(bounds)]
     if corpus.format == "csv" and len(digests) > 1:
         # Every piece needs the first row, which has the columns' names.
-        header = digest_stretch(source.path, 0, csv_header(source.path, corpus)[1])
+        header = digest_range(source.path, 0, csv_header(source.path, corpus)[1])
         digests = [digests[0], *(f"{header}:{digest}" for digest in digests[1:])]
     return [
-        Stretch(start, end, end - start, digest) for (start, end), digest in zip(pairwise(bounds), digests, strict=True)
+        PieceRange(start, end, end - start, digest)
+        for (start, end), digest in zip(pairwise(bounds), digests, strict=True)
     ]
 
 
@@ -255,20 +256,20 @@ class RawBytes:
 
     def __init__(self, path: str, start: int = 0, end: int = sys.maxsize) -> None:
         self._path, self._open = path, ExitStack()
-        self._stretch: _Stretch | None = None
+        self._range: _HashedRange | None = None
         self.stream: IO[bytes]
         compression = compression_of(path)
         if compression == "zip":  # its directory is at the end, so it is not read in order
             self.stream = self._open.enter_context(open_raw(path))
             return
-        self._stretch = self._open.enter_context(_Stretch(path, start, end))
-        self.stream = self._open.enter_context(io.BufferedReader(self._stretch, 2**20))
+        self._range = self._open.enter_context(_HashedRange(path, start, end))
+        self.stream = self._open.enter_context(io.BufferedReader(self._range, 2**20))
         if compression is not None:
             self.stream = self._open.enter_context(unpack(self.stream, compression))
 
     def require(self, sha256: str) -> None:
         """Raise `ChangedFile` unless the bytes, including those not read yet, have this digest."""
-        found = self._stretch.digest() if self._stretch else digest_stretch(self._path, 0, sys.maxsize)
+        found = self._range.digest() if self._range else digest_range(self._path, 0, sys.maxsize)
         if found != sha256:
             raise _changed(self._path, f"sha256 is {found[:12]}…, expected {sha256[:12]}…")
 
@@ -341,7 +342,7 @@ def _changed(path: str, difference: str) -> ChangedFile:
     )
 
 
-class _Stretch(io.RawIOBase):
+class _HashedRange(io.RawIOBase):
     """The bytes `[start, end)` of a file, hashed as they are read in order."""
 
     def __init__(self, path: str, start: int, end: int) -> None:

@@ -330,7 +330,7 @@ def csv_header(path: str, settings: CsvSettings) -> tuple[list[str], int]:
     return names, taken
 
 
-def digest_stretch(path: str, start: int, end: int) -> str:
+def digest_range(path: str, start: int, end: int) -> str:
     """The SHA-256 of the bytes `[start, end)` of a file, or up to the file's end."""
     with open_bytes(path) as file:
         file.seek(start)

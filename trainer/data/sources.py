@@ -19,7 +19,7 @@ from trainer.common.errors import ChangedFile, CorpusError, RecordError, brief
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
 from trainer.data.matching_files import MAGIC, find_local, find_remote
-from trainer.data.pieces import Piece, Stretch, digest_stretches, pieces_of
+from trainer.data.pieces import Piece, PieceRange, digest_ranges, pieces_of
 from trainer.data.raw_files import SourceFile, format_by_name, is_tar, open_as, open_raw, reading
 from trainer.data.readers import open_corpus, read_head
 from trainer.data.tables import FORMATS, Span
@@ -91,12 +91,12 @@ def find_pieces(
     now = time.time()
     sources = find_sources(corpus, what)
 
-    def look(group: Sequence[SourceFile]) -> list[tuple[str, list[Stretch]]]:
+    def look(group: Sequence[SourceFile]) -> list[tuple[str, list[PieceRange]]]:
         found = []
         for source in group:
             check_stop()
             with reading(source.path):
-                found.append((source.path, digest_stretches(source, corpus, piece_bytes)))
+                found.append((source.path, digest_ranges(source, corpus, piece_bytes)))
             advance(source.size)
         return found
 
@@ -190,10 +190,10 @@ def _racy(source: SourceFile, now: float) -> bool:
         return not source.version
 
 
-def _recall(known: dict[str, Any], source: SourceFile) -> list[Stretch] | None:
+def _recall(known: dict[str, Any], source: SourceFile) -> list[PieceRange] | None:
     """The cached ranges of a file, if it has not changed."""
     if (entry := known.get(source.path)) and entry[:2] == [source.size, source.version]:
-        return [Stretch(*stretch) for stretch in entry[2]]
+        return [PieceRange(*range_) for range_ in entry[2]]
     return None
 
 

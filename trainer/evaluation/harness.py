@@ -148,27 +148,27 @@ RESAMPLES = 100_000
 """lm-eval's default number of bootstrap resamples, for standard errors of figures that are not means."""
 
 
-def measure_harness(wanted: Measurement, progress: Progress, runtime: Runtime) -> Result:
+def measure_harness(measurement: Measurement, progress: Progress, runtime: Runtime) -> Result:
     """Measure a checkpoint with lm-eval on one device; rank 0 computes, the other ranks wait.
 
     Raises `ConfigError` for tasks that cannot be loaded or evaluated.
     """
-    return runtime.on_first(lambda: _measure(wanted.settings, wanted, progress))
+    return runtime.on_first(lambda: _measure(measurement.settings, measurement, progress))
 
 
-def _measure(job: EvaluateJob, wanted: Measurement, progress: Progress) -> Result:
+def _measure(job: EvaluateJob, measurement: Measurement, progress: Progress) -> Result:
     options = asked_for(job)
     defined = _defined(options)  # before work of hours, in which a file may be edited
     with progress.bar("harness", None, "request") as bar:
         with hearing():  # drops warnings about the way a model is passed, and about tasks, which are repeated below
             loaded = load_tasks(options)
-            model = _load(wanted.model.folder, wanted.model.beside, job, bar.advance)
+            model = _load(measurement.model.folder, measurement.model.beside, job, bar.advance)
         with hearing() as heard:
             found = ask(model, loaded, options)
     doubts = [*loaded.doubts, *heard(), *_left_out(found)]
     for doubt in doubts:
         log.warning("evaluation.harness: %s", doubt)
-    return _result(Store(job.store), job, wanted, found, defined, doubts)
+    return _result(Store(job.store), job, measurement, found, defined, doubts)
 
 
 class Defined(NamedTuple):
@@ -241,10 +241,15 @@ def _load(folder: str, beside: str | None, job: EvaluateJob, advance: Callable[[
 
 
 def _result(
-    store: Store, job: EvaluateJob, wanted: Measurement, found: Results, defined: dict[str, Defined], doubts: list[str]
+    store: Store,
+    job: EvaluateJob,
+    measurement: Measurement,
+    found: Results,
+    defined: dict[str, Defined],
+    doubts: list[str],
 ) -> Result:
     """The result with lm-eval's figures for the requested tasks and groups, and for the members of groups."""
-    options, run = asked_for(job), run_at(store, wanted.model.key)
+    options, run = asked_for(job), run_at(store, measurement.model.key)
     measured = {name: figures for name in found["results"] if (figures := figures_of(found, name))}
     others = [name for name in measured if name not in defined]  # members of lm-eval's own groups
     identities = identify(options.model_copy(update={"tasks": others, "include_path": None}), installed_version())
@@ -257,7 +262,7 @@ def _result(
         )
         for name, figures in measured.items()
     }  # fmt: skip
-    return wanted.result(
+    return measurement.result(
         by="task",
         groups={
             name: Scores(

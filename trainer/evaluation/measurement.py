@@ -127,14 +127,18 @@ def ask_of_run(job: PipelineJob | ConversationsJob, run: str, evaluation: Evalua
     )
 
 
-def find_result(store: Store, wanted: Measurement) -> Result | None:
+def find_result(store: Store, measurement: Measurement) -> Result | None:
     """The existing result of the same measurement, if it and its predictions are unchanged.
 
     A damaged record is logged as a warning and measured again.
     """
-    for key in filter(None, (wanted.key, wanted.elsewhere)):
+    for key in filter(None, (measurement.key, measurement.elsewhere)):
         found = intact_result(store, key)
-        if found is not None and found.fingerprint == wanted.fingerprint and _has_predictions(store, wanted, found):
+        if (
+            found is not None
+            and found.fingerprint == measurement.fingerprint
+            and _has_predictions(store, measurement, found)
+        ):
             return found.model_copy(update={"reused": True})
     return None
 
@@ -143,7 +147,7 @@ Measure = Callable[[Measurement, Progress, "Runtime"], Result]
 """Computes the result of a measurement. Called by every rank."""
 
 
-def evaluate(store: Store, wanted: Measurement, measure: Measure, progress: Progress) -> Result:
+def evaluate(store: Store, measurement: Measurement, measure: Measure, progress: Progress) -> Result:
     """Measure a model and write the result, or return an existing result of the same measurement. Called by every rank.
 
     Raises `RunError` if the run was requested with another test split in the meantime, and errors of the measurement.
@@ -152,15 +156,15 @@ def evaluate(store: Store, wanted: Measurement, measure: Measure, progress: Prog
     from trainer.training.runtime import start_runtime
 
     with explaining_lost_ranks():
-        check_asked(store, wanted)
-        runtime = start_runtime(wanted.precision, wanted.device, wanted.deterministic)
-        if (earlier := runtime.on_first(lambda: find_result(store, wanted))) is not None:
+        check_asked(store, measurement)
+        runtime = start_runtime(measurement.precision, measurement.device, measurement.deterministic)
+        if (earlier := runtime.on_first(lambda: find_result(store, measurement))) is not None:
             return earlier
-        if wanted.is_own:
-            runtime.on_first(lambda: _tell_replaced(store, wanted))
-        result = measure(wanted, progress, runtime)
+        if measurement.is_own:
+            runtime.on_first(lambda: _tell_replaced(store, measurement))
+        result = measure(measurement, progress, runtime)
         if result.by != "corpus" or math.isfinite(result.judged.figures["loss"]):
-            runtime.on_first(lambda: _record(store, wanted, result))
+            runtime.on_first(lambda: _record(store, measurement, result))
         return result
 
 
@@ -212,20 +216,22 @@ def _read(store: Store, key: str) -> Result | None:
     return None if values is None else Result(**values)
 
 
-def check_asked(store: Store, wanted: Measurement) -> None:
+def check_asked(store: Store, measurement: Measurement) -> None:
     """Raise `RunError` if the run was requested with another test split since this measurement was prepared."""
-    if wanted.run is not None and (now := encoded_of(store, wanted.run)) not in wanted.data:
+    if measurement.run is not None and (now := encoded_of(store, measurement.run)) not in measurement.data:
         raise RunError(
-            f"{store.path(wanted.run)} was requested with another test split ({now}) while this job measured it on "
-            f"{', '.join(wanted.data)}; start the command again to replace those figures"
+            f"{store.path(measurement.run)} was requested with another test split ({now}) while this job measured it "
+            f"on {', '.join(measurement.data)}; start the command again to replace those figures"
         )
 
 
-def _has_predictions(store: Store, wanted: Measurement, found: Result) -> bool:
+def _has_predictions(store: Store, measurement: Measurement, found: Result) -> bool:
     """Whether the result's predictions are the wanted ones and unchanged."""
-    if wanted.predictions is not None and sorted(found.predictions) != sorted(wanted.predictions):
+    if measurement.predictions is not None and sorted(found.predictions) != sorted(measurement.predictions):
         log.warning(
-            "%s lists other predictions than %s: measuring again", store.path(found.key), ", ".join(wanted.predictions)
+            "%s lists other predictions than %s: measuring again",
+            store.path(found.key),
+            ", ".join(measurement.predictions),
         )
         return False
     for file, sha256 in found.predictions.items():
@@ -237,24 +243,24 @@ def _has_predictions(store: Store, wanted: Measurement, found: Result) -> bool:
     return True
 
 
-def _tell_replaced(store: Store, wanted: Measurement) -> None:
+def _tell_replaced(store: Store, measurement: Measurement) -> None:
     """Log that figures and predictions will be replaced: a warning if their test split differs, else an info."""
     with suppress(ArtifactError):  # a damaged record was already reported
-        before = _read(store, wanted.key)
-        if before is not None and before.by == "split" and tuple(before.data) != wanted.data:
+        before = _read(store, measurement.key)
+        if before is not None and before.by == "split" and tuple(before.data) != measurement.data:
             log.warning(
                 "%s is requested with another test split: %s, measured on %s, are replaced by those measured on %s; to "
                 "restore the former ones, run the job with the former test files",
-                store.path(wanted.key.rpartition("/")[0]),
-                ", ".join([wanted.key, *sorted(before.predictions)]), *before.data, *wanted.data,
+                store.path(measurement.key.rpartition("/")[0]),
+                ", ".join([measurement.key, *sorted(before.predictions)]), *before.data, *measurement.data,
             )  # fmt: skip
-        elif before is not None and (changes := tell_changes(before.recipe, wanted.whole_recipe)):
-            log.info("%s was measured differently and is replaced: %s", store.path(wanted.key), "; ".join(changes))
+        elif before is not None and (changes := tell_changes(before.recipe, measurement.whole_recipe)):
+            log.info("%s was measured differently and is replaced: %s", store.path(measurement.key), "; ".join(changes))
 
 
-def _record(store: Store, wanted: Measurement, result: Result) -> None:
+def _record(store: Store, measurement: Measurement, result: Result) -> None:
     # A record is always written if predictions were: with another test split it is ignored, and the next measurement
     # replaces both.
-    if wanted.is_own and not result.predictions:
-        check_asked(store, wanted)
-    write_sealed(store, wanted.key, result.recorded())
+    if measurement.is_own and not result.predictions:
+        check_asked(store, measurement)
+    write_sealed(store, measurement.key, result.recorded())

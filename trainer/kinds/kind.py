@@ -137,7 +137,7 @@ def identify_checkpoint(store: Store, job: EvaluateJob) -> tuple[Kind, Measureme
     The first kind of the table is tried last: it accepts any checkpoint, or raises an error that says why not.
     """
     kinds: list[Kind] = [entry.kind for entry in reversed(KINDS)]
-    return next((kind, wanted) for kind in kinds if (wanted := kind.checkpoint(store, job)) is not None)
+    return next((kind, measurement) for kind in kinds if (measurement := kind.checkpoint(store, job)) is not None)
 
 
 def find_run_of(store: Store, checkpoint: str | None) -> tuple[str, dict[str, Any]] | None:

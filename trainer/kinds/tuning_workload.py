@@ -95,14 +95,14 @@ class TuningWorkload:
 
 
 @contextmanager
-def measured_causal(wanted: Measurement, details: dict[str, Any], runtime: Runtime) -> Iterator[PreTrainedModel]:
+def measured_causal(measurement: Measurement, details: dict[str, Any], runtime: Runtime) -> Iterator[PreTrainedModel]:
     """The causal language model of a measurement on an encoded set with these details, placed on every rank's device.
 
     Raises `TokenizerError` if another run's model has a tokenizer other than the one that encoded the data.
     """
-    if not wanted.is_own:
-        require_tokenizer(wanted.model, details)
-    with placed_causal(wanted.settings, wanted.model, details, runtime) as model:
+    if not measurement.is_own:
+        require_tokenizer(measurement.model, details)
+    with placed_causal(measurement.settings, measurement.model, details, runtime) as model:
         yield model
 
 

@@ -25,7 +25,7 @@ MAX_HEADER_BYTES = 100_000_000
 """The limit of the safetensors library."""
 
 
-STRETCHES = "stretches"
+ROW_RANGES = "stretches"
 """The entry of a header's metadata, in JSON, for tensors of which the file holds some rows: the first row and the whole
 tensor's shape, by name."""
 
@@ -77,8 +77,8 @@ def read_header(size: int, read: Callable[[int, int], bytes]) -> dict[str, Tenso
         raise ValueError(f"a header that is {type(header).__name__}, not an object")
     try:
         entries = {name: each for name, each in header.items() if name != "__metadata__"}
-        stretches = json.loads(header.get("__metadata__", {}).get(STRETCHES, "{}"))
-        tensors = {name: _tensor(each, stretches.get(name)) for name, each in entries.items()}
+        row_ranges = json.loads(header.get("__metadata__", {}).get(ROW_RANGES, "{}"))
+        tensors = {name: _tensor(each, row_ranges.get(name)) for name, each in entries.items()}
         spans = [(int(each["data_offsets"][0]), int(each["data_offsets"][1])) for each in entries.values()]
     except (KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"a header that does not describe tensors: {error}") from error
@@ -90,9 +90,9 @@ def read_header(size: int, read: Callable[[int, int], bytes]) -> dict[str, Tenso
     return tensors
 
 
-def _tensor(entry: dict[str, Any], stretch: Any) -> Tensor:
+def _tensor(entry: dict[str, Any], row_range: Any) -> Tensor:
     shape = tuple(entry["shape"])
-    start, whole = (0, shape) if stretch is None else (stretch[0], tuple(stretch[1]))
+    start, whole = (0, shape) if row_range is None else (row_range[0], tuple(row_range[1]))
     if not all(type(each) is int and each >= 0 for each in (*shape, *whole, start)):
         raise ValueError(f"a tensor of the shape {shape}")
     if shape != whole and (shape[1:] != whole[1:] or start + shape[0] > whole[0]):

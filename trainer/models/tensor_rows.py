@@ -19,13 +19,13 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
 
 from trainer.common.errors import ArtifactError
-from trainer.models.tensor_files import STRETCHES, Tensor, find_gap, read_file_header
+from trainer.models.tensor_files import ROW_RANGES, Tensor, find_gap, read_file_header
 
 MOST_OPEN = 64
 """Most files mapped at a time: a model may have thousands, and mapped pages that were read count as used memory."""
 
 
-class Stretch(NamedTuple):
+class RowRange(NamedTuple):
     """Consecutive rows of a tensor: the number of the first, and the shape of the whole tensor."""
 
     start: int
@@ -45,11 +45,11 @@ class Piece(NamedTuple):
     tensor: Tensor
 
 
-def write_part(path: Path, tensors: Mapping[str, torch.Tensor], stretches: Mapping[str, Stretch]) -> None:
-    """Write a part's tensors; `stretches` describes those that are not whole."""
-    entries = {name: [stretch.start, list(stretch.whole)] for name, stretch in sorted(stretches.items())}
+def write_part(path: Path, tensors: Mapping[str, torch.Tensor], row_ranges: Mapping[str, RowRange]) -> None:
+    """Write a part's tensors; `row_ranges` describes those that are not whole."""
+    entries = {name: [row_range.start, list(row_range.whole)] for name, row_range in sorted(row_ranges.items())}
     # A single entry: the library writes several in arbitrary order, but equal parts must have equal bytes.
-    save_file(dict(tensors), path, metadata={STRETCHES: json.dumps(entries)})
+    save_file(dict(tensors), path, metadata={ROW_RANGES: json.dumps(entries)})
 
 
 class Tensors:

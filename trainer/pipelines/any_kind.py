@@ -44,8 +44,8 @@ def evaluate_run(
 def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Result:
     """Evaluate any checkpoint: of a fine-tuned run on labelled examples, of a language model on held-out text."""
     store = Store(job.store)
-    kind, wanted = identify_checkpoint(store, job)
-    return evaluate(store, wanted, kind.measure, progress)
+    kind, measurement = identify_checkpoint(store, job)
+    return evaluate(store, measurement, kind.measure, progress)
 
 
 def ask_harness(job: EvaluateJob, own: bool, progress: Progress) -> Result:

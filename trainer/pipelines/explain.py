@@ -93,14 +93,16 @@ class Looking:
         if not holds_out(self._store, run):
             self.stages.append(StepStatus("evaluation", "left out", reasons=("nothing is held out",)))
             return None
-        wanted = kind_of(job).measurement(self._store, job, run, data_keys(data), None)
-        self.stages.append(explain_evaluation(self._store, wanted, own_result(self._store, run)))
+        measurement = kind_of(job).measurement(self._store, job, run, data_keys(data), None)
+        self.stages.append(explain_evaluation(self._store, measurement, own_result(self._store, run)))
         return self.stages[-1]
 
     def harness(self, evaluation_job: EvaluateJob, evaluation: Any) -> Any:
         """Look up lm-eval's results."""
-        wanted = identify_harness(self._store, evaluation_job, own=True)
-        self.stages.append(explain_evaluation(self._store, wanted, intact_result(self._store, wanted.key), "harness"))
+        measurement = identify_harness(self._store, evaluation_job, own=True)
+        self.stages.append(
+            explain_evaluation(self._store, measurement, intact_result(self._store, measurement.key), "harness")
+        )
         return evaluation
 
     def report(self, job: Any, run: str) -> Any:

@@ -341,17 +341,17 @@ def own_result(store: Store, run: str) -> Result | None:
 
 
 def explain_evaluation(
-    store: Store, wanted: Measurement, before: Result | None, stage: str = "evaluation"
+    store: Store, measurement: Measurement, before: Result | None, stage: str = "evaluation"
 ) -> StepStatus:
     """Whether a finished run's model was evaluated in the same way, else the differences from `before`."""
-    if find_result(store, wanted) is not None:
-        return StepStatus(stage, "reused", wanted.key)
+    if find_result(store, measurement) is not None:
+        return StepStatus(stage, "reused", measurement.key)
     if before is None:
-        return StepStatus(stage, "made", wanted.key, (NONE_YET,))
-    if before.by == "split" and tuple(before.data) != wanted.data:
-        change = f"{', '.join(before.data)} -> {', '.join(wanted.data)}"
-        return StepStatus(stage, "made", wanted.key, (f"another test split: {change}",))
-    changes = tell_changes(before.recipe, wanted.whole_recipe)
-    if not changes and wanted.predictions:
+        return StepStatus(stage, "made", measurement.key, (NONE_YET,))
+    if before.by == "split" and tuple(before.data) != measurement.data:
+        change = f"{', '.join(before.data)} -> {', '.join(measurement.data)}"
+        return StepStatus(stage, "made", measurement.key, (f"another test split: {change}",))
+    changes = tell_changes(before.recipe, measurement.whole_recipe)
+    if not changes and measurement.predictions:
         changes = ["a file of its predictions is missing or changed"]
-    return StepStatus(stage, "made", wanted.key, tuple(changes or [f"{before.key} was {UNRECORDED}"]))
+    return StepStatus(stage, "made", measurement.key, tuple(changes or [f"{before.key} was {UNRECORDED}"]))

@@ -120,10 +120,10 @@ def thin(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
     """Thin to at most `MAX_POINTS` points: both ends, and each interval's lowest and highest, so no spike is lost."""
     if len(points) <= MAX_POINTS:
         return points
-    stretch = -(-len(points) // (MAX_POINTS // 2 - 1))
+    width = -(-len(points) // (MAX_POINTS // 2 - 1))
     kept = {points[0], points[-1]}
-    for start in range(0, len(points), stretch):
-        part = points[start : start + stretch]
+    for start in range(0, len(points), width):
+        part = points[start : start + width]
         kept |= {min(part, key=lambda point: point[1]), max(part, key=lambda point: point[1])}
     return sorted(kept)
 

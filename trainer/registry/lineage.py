@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from trainer.common.display import tell_nearest
 from trainer.common.errors import ArtifactError, PipelineError, RunError
-from trainer.data.raw_files import digest_stretch, reading
+from trainer.data.raw_files import digest_range, reading
 from trainer.models.pretrained import digest_files, require_one_meaning
 from trainer.records.basis import by_file, describe_file, labelled_digests
 from trainer.records.run_names import find_run_name, run_at
@@ -311,7 +311,7 @@ def check_file(file: dict[str, Any]) -> Finding:
     with reading(path):
         try:
             with credentials_explained():  # a missing file that provides them is not a missing raw file
-                same = all(digest_stretch(path, start, end) == sha256 for start, end, sha256 in bounds)
+                same = all(digest_range(path, start, end) == sha256 for start, end, sha256 in bounds)
         except FileNotFoundError:
             return Finding("raw file", path, "gone")
         except IsADirectoryError:

@@ -80,7 +80,7 @@ class PartSaver(Saver):
         with as_storage_errors(self._store.path(place)), self._store.staging(snapshot.size(), place) as folder:
             for stem, tensors in ((tensor_files.MODEL, snapshot.weights), (tensor_files.OPTIMIZER, snapshot.optimizer)):
                 path = folder / stem
-                write_part(path, tensors, {name: rows for name, rows in snapshot.stretches.items() if name in tensors})
+                write_part(path, tensors, {name: rows for name, rows in snapshot.row_ranges.items() if name in tensors})
                 record = digest_file(path)
                 records.append(self._put(path, place, record, part_name(stem, rank, ranks, record.sha256)))
         return records

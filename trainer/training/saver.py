@@ -32,7 +32,7 @@ from trainer.common.errors import ArtifactError, StorageError
 from trainer.common.stopping import defer_stop
 from trainer.common.transient import is_transient, retry_transient
 from trainer.models.adapters import save_model, trained_tensors
-from trainer.models.tensor_rows import Stretch, own_tensors
+from trainer.models.tensor_rows import RowRange, own_tensors
 from trainer.models.weights import Base
 from trainer.records.sealed import write_pointer
 from trainer.records.shapes import folder_name
@@ -128,7 +128,7 @@ class Snapshot:
     optimizer: dict[str, torch.Tensor]
     settings: dict[str, Any]
     epoch: int | None
-    stretches: dict[str, Stretch] = field(default_factory=dict)
+    row_ranges: dict[str, RowRange] = field(default_factory=dict)
     """The rows that this rank holds of each tensor divided among the ranks, by name: weights and optimizer tensors."""
 
     def size(self) -> int:
@@ -170,12 +170,12 @@ def take_snapshot(
         "computed": computed,
     }
     if own_part is None:
-        weights, stretches = trained_tensors(model), {}
+        weights, row_ranges = trained_tensors(model), {}
     else:
         (weights, rows), (moments, other_rows) = own_part(own_tensors(model)), own_part(moments)
-        stretches = rows | other_rows
+        row_ranges = rows | other_rows
     weights, moments = copies.take("weights", weights), copies.take("optimizer", moments)
-    return Snapshot(state.model_copy(), weights, moments, settings, epoch, stretches)
+    return Snapshot(state.model_copy(), weights, moments, settings, epoch, row_ranges)
 
 
 MAX_FAILED_SAVES = 3

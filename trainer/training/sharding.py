@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from transformers import PreTrainedModel
 
 from trainer.models.layers import require_blocks
-from trainer.models.tensor_rows import Stretch, own_tensors, rows_of
+from trainer.models.tensor_rows import RowRange, own_tensors, rows_of
 from trainer.training.runtime import Runtime
 
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
@@ -41,7 +41,7 @@ class LocalPart(NamedTuple):
     """The tensors that a rank holds, by name, and for sharded ones, which rows."""
 
     tensors: dict[str, torch.Tensor]
-    stretches: dict[str, Stretch]
+    row_ranges: dict[str, RowRange]
 
 
 @contextmanager
@@ -158,15 +158,15 @@ def local_part(tensors: Mapping[str, torch.Tensor], runtime: Runtime) -> LocalPa
     """The tensors that this rank must save: its rows of sharded ones, and on rank 0 also those that are not sharded."""
     part = LocalPart({}, {})
     for name, tensor in tensors.items():
-        stretch = stretch_of(name, tensor)
-        if stretch is None and runtime.rank == 0:
+        row_range = row_range_of(name, tensor)
+        if row_range is None and runtime.rank == 0:
             part.tensors[name] = local_rows(tensor)
-        elif stretch is not None and (len(local_rows(tensor)) or runtime.rank == 0):
-            part.tensors[name], part.stretches[name] = local_rows(tensor), stretch
+        elif row_range is not None and (len(local_rows(tensor)) or runtime.rank == 0):
+            part.tensors[name], part.row_ranges[name] = local_rows(tensor), row_range
     return part
 
 
-def stretch_of(name: str, tensor: torch.Tensor) -> Stretch | None:
+def row_range_of(name: str, tensor: torch.Tensor) -> RowRange | None:
     """The rows of a tensor that this rank has; None if every rank has all of it."""
     rows = rows_held(tensor)
     if rows is None:
@@ -175,7 +175,7 @@ def stretch_of(name: str, tensor: torch.Tensor) -> Stretch | None:
         raise RuntimeError(
             f"this rank holds {len(local_rows(tensor))} rows of {name}; expected rows {rows[0]} to {rows[1]}"
         )
-    return Stretch(rows[0], tuple(tensor.shape))
+    return RowRange(rows[0], tuple(tensor.shape))
 
 
 def rows_held(tensor: torch.Tensor) -> tuple[int, int] | None:

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from trainer.common.errors import ArtifactError, ConfigError
 from trainer.models.tensor_files import MODEL, find_parts, part_name, read_file_header
-from trainer.models.tensor_rows import MOST_OPEN, Stretch, Tensors, rows_of, write_part
+from trainer.models.tensor_rows import MOST_OPEN, RowRange, Tensors, rows_of, write_part
 from trainer.models.weights import check_weights
 
 DIGEST = "0" * 64
@@ -17,15 +17,15 @@ DIGEST = "0" * 64
 def write_parts(folder: Path, tensors: dict[str, torch.Tensor], ranks: int) -> list[Path]:
     """The parts that some ranks write: each its rows, rank 0 what has none."""
     for rank in range(ranks):
-        held, stretches = {}, {}
+        held, row_ranges = {}, {}
         for name, tensor in tensors.items():
             if not tensor.dim():
                 held |= {name: tensor} if rank == 0 else {}
                 continue
             start, end = rows_of(rank, ranks, len(tensor))
             if end > start:
-                held[name], stretches[name] = tensor[start:end].clone(), Stretch(start, tuple(tensor.shape))
-        write_part(folder / part_name(MODEL, rank, ranks, DIGEST), held, stretches)
+                held[name], row_ranges[name] = tensor[start:end].clone(), RowRange(start, tuple(tensor.shape))
+        write_part(folder / part_name(MODEL, rank, ranks, DIGEST), held, row_ranges)
     return find_parts(folder, MODEL)
 
 

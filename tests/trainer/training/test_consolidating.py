@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from tests.tiny_models import tiny_config
 from trainer.models.causal import load_model, model_from
 from trainer.models.tensor_files import MODEL, find_parts, part_name
-from trainer.models.tensor_rows import Stretch, Tensors, own_tensors, write_part
+from trainer.models.tensor_rows import RowRange, Tensors, own_tensors, write_part
 from trainer.training.part_saver import consolidate, publish_parts, saved_form
 
 FAMILIES = [
@@ -34,8 +34,8 @@ def checkpoint_of(model: PreTrainedModel, folder: Path) -> Path:
     """A folder with the one part of a model."""
     folder.mkdir()
     tensors = {name: tensor.detach().clone() for name, tensor in own_tensors(model).items()}
-    stretches = {name: Stretch(0, tuple(tensor.shape)) for name, tensor in tensors.items() if tensor.dim()}
-    write_part(folder / part_name(MODEL, 0, 1, "0" * 64), tensors, stretches)
+    row_ranges = {name: RowRange(0, tuple(tensor.shape)) for name, tensor in tensors.items() if tensor.dim()}
+    write_part(folder / part_name(MODEL, 0, 1, "0" * 64), tensors, row_ranges)
     model.config.save_pretrained(folder)
     return folder
 

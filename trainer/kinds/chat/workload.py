@@ -67,19 +67,19 @@ def answer_losses(
     )
 
 
-def measure_answers(wanted: Measurement, progress: Progress, runtime: Runtime) -> Result:
+def measure_answers(measurement: Measurement, progress: Progress, runtime: Runtime) -> Result:
     """Measure a run's final model, or another model with the same tokenizer, and generate answers. Called by every
     rank.
 
     Raises `TokenizerError` if the model cannot read this data.
     """
-    job: ChatJob = wanted.settings
-    store, (encoded,) = Store(job.store), wanted.data
-    data, run = open_chat(store, encoded), wanted.checkpoint.removesuffix(f"/{FINAL}")
+    job: ChatJob = measurement.settings
+    store, (encoded,) = Store(job.store), measurement.data
+    data, run = open_chat(store, encoded), measurement.checkpoint.removesuffix(f"/{FINAL}")
     splits = [split for split in PREDICTED if split in data.splits]
     measured: dict[str, Scores] = {}
     with ExitStack() as stack:
-        model = stack.enter_context(measured_causal(wanted, data.details, runtime))
+        model = stack.enter_context(measured_causal(measurement, data.details, runtime))
         total = sum(len(pack_split(job.data, data.splits[split], data.details["context"])) for split in splits)
         bar = stack.enter_context(progress.bar("evaluate", total, "window"))
         with reading_apart(model, data.details["context"]) if job.data.packing else nullcontext():
@@ -88,7 +88,7 @@ def measure_answers(wanted: Measurement, progress: Progress, runtime: Runtime) -
         held_out, evaluation = data.splits[VALIDATION], job.evaluation
         chosen = spread_evenly(len(held_out), evaluation.samples)
         samples = answer(model, store, encoded, held_out, chosen, evaluation.new_tokens, runtime)
-    return wanted.result(
+    return measurement.result(
         by="split",
         groups=measured,
         samples=samples,

@@ -85,30 +85,30 @@ GIVEN = {"multi-label": "several labels per text", "tokens": "one label per word
 """The labels of a text, by task; other tasks have one label per text."""
 
 
-def measure_labelled(wanted: Measurement, progress: Progress, runtime: Runtime) -> Result:
+def measure_labelled(measurement: Measurement, progress: Progress, runtime: Runtime) -> Result:
     """Score a model on the labelled splits of a run's set, or on new files. Called by every rank.
 
     Predictions are written only for the run's own final model. Another model must have the same tokenizer and classes.
     Raises `TokenizerError` or `ConfigError` if the model cannot read this data, `ArtifactError` if the data is missing.
     """
-    if isinstance(wanted.settings, NewFiles):
-        return _measure_files(wanted.settings, wanted, progress, runtime)
-    job: FinetuneJob = wanted.settings
-    store, (encoded,) = Store(job.store), wanted.data
+    if isinstance(measurement.settings, NewFiles):
+        return _measure_files(measurement.settings, measurement, progress, runtime)
+    job: FinetuneJob = measurement.settings
+    store, (encoded,) = Store(job.store), measurement.data
     data = open_encoded(store, encoded)
-    if not wanted.is_own:
-        _check_reads(wanted.model, data)
-    found = _score(store, job, wanted, data, runtime, progress)
-    write = partial(_write_predictions, store, wanted, data, found.logits)
-    files = runtime.on_first(write) if wanted.is_own else {}
-    clean_of = runtime.on_first(lambda: _clean_of(store, wanted.model, data))
-    return wanted.result(**_result_fields(job, data, found, VALIDATION), predictions=files, clean_of=clean_of)
+    if not measurement.is_own:
+        _check_reads(measurement.model, data)
+    found = _score(store, job, measurement, data, runtime, progress)
+    write = partial(_write_predictions, store, measurement, data, found.logits)
+    files = runtime.on_first(write) if measurement.is_own else {}
+    clean_of = runtime.on_first(lambda: _clean_of(store, measurement.model, data))
+    return measurement.result(**_result_fields(job, data, found, VALIDATION), predictions=files, clean_of=clean_of)
 
 
-def _measure_files(new: NewFiles, wanted: Measurement, progress: Progress, runtime: Runtime) -> Result:
+def _measure_files(new: NewFiles, measurement: Measurement, progress: Progress, runtime: Runtime) -> Result:
     with open_files(new, progress) as data:
-        found = _score(Store(new.job.store), new.job, wanted, data, runtime, progress)
-        return wanted.result(**_result_fields(new.job, data, found, TEST), files=names_of_files(new))
+        found = _score(Store(new.job.store), new.job, measurement, data, runtime, progress)
+        return measurement.result(**_result_fields(new.job, data, found, TEST), files=names_of_files(new))
 
 
 @contextmanager
@@ -134,16 +134,16 @@ class Found(NamedTuple):
 
 
 def _score(
-    store: Store, job: FinetuneJob, wanted: Measurement, data: EncodedSet, runtime: Runtime, progress: Progress
+    store: Store, job: FinetuneJob, measurement: Measurement, data: EncodedSet, runtime: Runtime, progress: Progress
 ) -> Found:
     """Score a model on a set; splits without labels are predicted only for the run's own final model."""
-    folder, own, found = Path(wanted.model.folder), wanted.is_own, Found({}, {}, {})
+    folder, own, found = Path(measurement.model.folder), measurement.is_own, Found({}, {}, {})
     splits = [split for split in PREDICTED if split in data.splits and (own or data.splits[split].labelled.any())]
     with ExitStack() as stack:
         stack.enter_context(sharding_group(job.training, runtime))
         model = place_measured(
             job.training, runtime, partial(outline_classifier, job, data.details, folder),
-            partial(load_classifier, store, job, data.details, folder, wanted.model.beside),
+            partial(load_classifier, store, job, data.details, folder, measurement.model.beside),
         )  # fmt: skip
         bar = stack.enter_context(progress.bar("evaluate", sum(len(data.splits[split]) for split in splits), "example"))
         for split in splits:
@@ -207,18 +207,18 @@ def _check_reads(found: Checkpoint, data: EncodedSet) -> None:
 
 
 def _write_predictions(
-    store: Store, wanted: Measurement, data: EncodedSet, predicted: dict[str, NDArray[np.float32]]
+    store: Store, measurement: Measurement, data: EncodedSet, predicted: dict[str, NDArray[np.float32]]
 ) -> dict[str, str]:
     """Write the predictions of a run's final model, and delete those of splits that it no longer has. Returns their
     SHA-256.
 
     Raises `RunError` if the run was meanwhile requested with another test split, so these predictions are outdated.
     """
-    check_asked(store, wanted)
-    assert wanted.run is not None
+    check_asked(store, measurement)
+    assert measurement.run is not None
     for split in set(PREDICTED) - predicted.keys():
-        store.delete(predictions_key(wanted.run, split))
-    places = {split: predictions_key(wanted.run, split) for split in predicted}
+        store.delete(predictions_key(measurement.run, split))
+    places = {split: predictions_key(measurement.run, split) for split in predicted}
     return {place: _write(store, place, data, split, predicted[split]) for split, place in places.items()}
 
 

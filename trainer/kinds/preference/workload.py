@@ -239,16 +239,16 @@ def score_pairs(
     )
 
 
-def measure_preferences(wanted: Measurement, progress: Progress, runtime: Runtime) -> Result:
+def measure_preferences(measurement: Measurement, progress: Progress, runtime: Runtime) -> Result:
     """Measure a run's final model, or another model with the same tokenizer, and generate answers with it and with the
     original model. Called by every rank.
 
     Raises `TokenizerError` if the model cannot read this data, `ArtifactError` if the reference's log-probabilities are
     missing or damaged.
     """
-    job: PreferenceJob = wanted.settings
-    store, (encoded,) = Store(job.store), wanted.data
-    data, run = open_chat(store, encoded), wanted.checkpoint.removesuffix(f"/{FINAL}")
+    job: PreferenceJob = measurement.settings
+    store, (encoded,) = Store(job.store), measurement.data
+    data, run = open_chat(store, encoded), measurement.checkpoint.removesuffix(f"/{FINAL}")
     reference = runtime.on_first(lambda: open_reference(store, job, encoded))
     splits = {split: len(data.splits[split]) // 2 for split in PREDICTED if split in data.splits}
     held_out, evaluation = data.splits[VALIDATION], job.evaluation
@@ -266,20 +266,20 @@ def measure_preferences(wanted: Measurement, progress: Progress, runtime: Runtim
             }
         del model  # free its memory before the next model is loaded
     with (
-        measured_causal(wanted, data.details, runtime) as model,
+        measured_causal(measurement, data.details, runtime) as model,
         progress.bar("evaluate", sum(splits.values()), "pair") as bar,
     ):
         groups = {split: score_pairs(model, data, split, job, reference, runtime, bar.advance) for split in splits}
         samples = answer(model, store, encoded, held_out, chosen, evaluation.new_tokens, runtime)
     del model  # free its memory before the next model is loaded
-    if wanted.is_own and chosen:
+    if measurement.is_own and chosen:
         with placed_base() as model:
             before = answer(model, store, encoded, held_out, chosen, evaluation.new_tokens, runtime)
         samples = [
             each.model_copy(update={"before": earlier.continuation})
             for each, earlier in zip(samples, before, strict=True)
         ]
-    return wanted.result(
+    return measurement.result(
         by="split",
         groups=groups,
         samples=samples,

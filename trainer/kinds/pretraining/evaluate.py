@@ -75,13 +75,13 @@ def check_context(config: PretrainedConfig, read: Reading) -> None:
         check_one_scale(config, read.context, "context")
 
 
-def measure_text(wanted: Measurement, progress: Progress, runtime: Runtime) -> Result:
+def measure_text(measurement: Measurement, progress: Progress, runtime: Runtime) -> Result:
     """Score a language model on held-out text and continue the prompts with it. Called by every rank.
 
     Raises `TokenizerError` if the shards were made with another tokenizer, `ConfigError` if they hold no held-out text.
     """
-    job, read = cast(tuple[EvaluateJob, Reading], wanted.settings)
-    store, found, masking, context = Store(job.store), wanted.model, read.masking, read.context
+    job, read = cast(tuple[EvaluateJob, Reading], measurement.settings)
+    store, found, masking, context = Store(job.store), measurement.model, read.masking, read.context
     if masking is not None:
         _check_masked(job)
     sets = [open_shards(store, shard_set) for shard_set in read.shards]
@@ -112,7 +112,7 @@ def measure_text(wanted: Measurement, progress: Progress, runtime: Runtime) -> R
     hidden = masking.model_dump() if masking else None
     details, most = [s.details for s in sets], job.evaluation.max_windows
     run = run_at(store, found.key)
-    return wanted.result(
+    return measurement.result(
         by="corpus",
         groups=scores.groups,
         total=scores.total,
