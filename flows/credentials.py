@@ -15,8 +15,8 @@ def take_credentials(text: str, ask_server: bool = False) -> None:
     """
     if "://" not in text or not (ask_server or os.environ.get(VARIABLE) or os.environ.get(API_URL)):
         return
-    from flows.running import telling_outages
+    from flows.running import explaining_outages
     from tasks.credentials import use_credentials
 
-    with telling_outages():
+    with explaining_outages():
         use_credentials(start_server=False)

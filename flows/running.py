@@ -34,12 +34,12 @@ def run(flow: Flow[[Any], Any], job: Any) -> Any:
     if OWN_SERVER not in os.environ:  # a temporary server ends with this process
         every = every or HEARTBEAT_SECONDS
     beats = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: every})
-    with telling_outages(), beats, tags(TAG), ThreadPoolExecutor(1, "flow") as pool:
+    with explaining_outages(), beats, tags(TAG), ThreadPoolExecutor(1, "flow") as pool:
         return pool.submit(copy_context().run, flow, job).result()
 
 
 @contextmanager
-def telling_outages() -> Iterator[None]:
+def explaining_outages() -> Iterator[None]:
     """Raise `Preempted` with a readable message if the server cannot be reached or the retries are exhausted.
 
     Raises `ConfigError` if the server refuses the password.

@@ -12,7 +12,7 @@ from tasks.turns import DEVICES, TOKENIZATION, turn
 from trainer.common.bad_records import skipped_rows
 from trainer.config.jobs import PrepareJob
 from trainer.config.labelled import TuningJob
-from trainer.curation.telling import decision_rows, decision_warnings, describe_decisions
+from trainer.curation.descriptions import decision_rows, decision_warnings, describe_decisions
 from trainer.data.decisions import read_decisions
 from trainer.data.encoded import encoded_details
 from trainer.data.tokenization import shard_manifests

@@ -14,7 +14,7 @@ from prefect.states import Cancelled, Crashed
 from tasks.credentials import use_credentials
 from tasks.patience import patient
 from trainer.common.errors import PipelineError, Preempted
-from trainer.common.stopping import KEPT, StopRequested, tell_if_ended
+from trainer.common.stopping import KEPT, StopRequested, on_forced_end
 from trainer.common.transient import AT_THE_START
 from trainer.config.files import Job, Overrides, override
 from trainer.store.private_folders import STAGING
@@ -36,7 +36,7 @@ def open_flow(job: Job, words: Overrides) -> Job:
     """
     for name in RUN_LOGGERS:
         logging.getLogger(name).addFilter(tell_plainly)  # adding the same filter twice has no effect
-    tell_if_ended(partial(copy_context().run, _crash, flow_run.id))
+    on_forced_end(partial(copy_context().run, _crash, flow_run.id))
     job = override(job, words)
     use_credentials()
     patient(Store(cast(Any, job).store).exists, AT_THE_START)(STAGING)  # every job has one

@@ -53,7 +53,7 @@ def consider(
             return verdict
         if gate.approval and os.environ.get(OWN_SERVER):
             refused = unapproved(verdict)
-            tell(refused, gate, store, run)
+            show_verdict(refused, gate, store, run)
             return refused
         if gate.approval:
             wait_for_approval()
@@ -87,7 +87,7 @@ def judge_model(
 ) -> Verdict:
     """Compare a model with the gate and the champion."""
     verdict = look(Store(store), gate, run, scores, measured_on, remeasured)
-    tell(verdict, gate, store, run)
+    show_verdict(verdict, gate, store, run)
     return verdict
 
 
@@ -105,11 +105,11 @@ def crown(
     if verdict.passed:
         TaskLogger().info("%s is the champion of %s", run, Store(store).path(key_of(gate.name)))
     else:
-        tell(verdict, gate, store, run)
+        show_verdict(verdict, gate, store, run)
     return verdict
 
 
-def tell(verdict: Verdict, gate: PromotionConfig, store: str, run: str) -> None:
+def show_verdict(verdict: Verdict, gate: PromotionConfig, store: str, run: str) -> None:
     """Show the gate's verdict; emit an event for automations if the gate is not met."""
     outcome = "passed" if verdict.passed else "not met"
     create_markdown_artifact(

@@ -35,7 +35,7 @@ def showing() -> Iterator[Callable[[Update], None]]:
     def show(update: Update) -> None:
         on_screen(update)
         if update.total:
-            teller.tell(update)
+            teller.show(update)
 
     try:
         yield show
@@ -53,7 +53,7 @@ class _Teller:
         self._thread = threading.Thread(target=copy_context().run, args=(self._run,), name="progress", daemon=True)
         self._thread.start()
 
-    def tell(self, update: Update) -> None:
+    def show(self, update: Update) -> None:
         with self._news:
             self._latest[update.title] = update
             self._news.notify()
@@ -73,12 +73,12 @@ class _Teller:
                 updates, self._latest = self._latest, {}
             for update in updates.values():
                 try:
-                    _tell_server(artifacts, update)
+                    _update_server(artifacts, update)
                 except Exception as error:  # a failing server must not stop the work
                     TaskLogger().warning("cannot show progress in Prefect: %s", error)
 
 
-def _tell_server(artifacts: dict[str, UUID], update: Update) -> None:
+def _update_server(artifacts: dict[str, UUID], update: Update) -> None:
     percent = 100.0 * update.done / update.total if update.total else 0.0
     if update.title in artifacts:
         update_progress_artifact(artifacts[update.title], percent, description=describe(update))

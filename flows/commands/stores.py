@@ -31,12 +31,12 @@ def explain(config: Config, words: Words = None, as_json: Json = False) -> None:
     from flows.credentials import take_credentials
     from flows.work import status_of
     from trainer.kinds.kind import load_training_job
-    from trainer.pipelines.explain import tell
+    from trainer.pipelines.explain import print_plan
 
     def work() -> None:
         job = load_training_job(config, words or [])
         take_credentials(job.model_dump_json())
-        tell(job, as_json)
+        print_plan(job, as_json)
 
     end(status_of(work))
 
@@ -44,9 +44,9 @@ def explain(config: Config, words: Words = None, as_json: Json = False) -> None:
 @commands.command("list")
 def list_(store: StoreUrl, as_json: Json = False) -> None:
     """List a store's runs, newest first."""
-    from trainer.registry.listing import tell
+    from trainer.registry.listing import print_runs
 
-    _look(store, lambda: tell(store, as_json))
+    _look(store, lambda: print_runs(store, as_json))
 
 
 @commands.command()
@@ -59,11 +59,11 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Compare runs: settings, data, curves, results."""
-    from trainer.registry.compare_runs import MOST, tell
+    from trainer.registry.compare_runs import MOST, print_comparison
 
     if not 2 <= len(runs) <= MOST:
         raise typer.BadParameter(f"give 2 to {MOST} runs; `headrace list {store}` lists them")
-    _look(store, lambda: tell(store, runs, html, as_json))
+    _look(store, lambda: print_comparison(store, runs, html, as_json))
 
 
 @commands.command()
@@ -77,9 +77,9 @@ def lineage(
     as_json: Json = False,
 ) -> None:
     """Show a model's origin, from raw files to its promotion."""
-    from trainer.registry.tell_store import tell_lineage
+    from trainer.registry.print_store import print_lineage
 
-    _look(store, lambda: tell_lineage(store, model, every_file=files, checked=check, as_json=as_json))
+    _look(store, lambda: print_lineage(store, model, every_file=files, checked=check, as_json=as_json))
 
 
 @commands.command()
@@ -123,9 +123,9 @@ def push(
     as_json: Json = False,
 ) -> None:
     """Upload a finished model and its card to the Hugging Face hub."""
-    from trainer.registry.push import tell
+    from trainer.registry.push import push_or_preview
 
-    _look(store, lambda: tell(store, model, repo, private, dry_run, as_json))
+    _look(store, lambda: push_or_preview(store, model, repo, private, dry_run, as_json))
 
 
 @commands.command()
@@ -142,9 +142,9 @@ def curation(
     as_json: Json = False,
 ) -> None:
     """Show what curation dropped, and why."""
-    from trainer.curation.tell_decisions import tell
+    from trainer.curation.print_decisions import print_decisions
 
-    _look(store, lambda: tell(store, reason, document, corpus, decisions, examples, as_json))
+    _look(store, lambda: print_decisions(store, reason, document, corpus, decisions, examples, as_json))
 
 
 @commands.command()
@@ -156,9 +156,9 @@ def gc(
     as_json: Json = False,
 ) -> None:
     """List or delete artifacts that no run, champion or pin uses."""
-    from trainer.registry.tell_store import tell_garbage
+    from trainer.registry.print_store import print_garbage
 
-    _look(store, lambda: tell_garbage(store, older_than, runs_older_than, remove, as_json))
+    _look(store, lambda: print_garbage(store, older_than, runs_older_than, remove, as_json))
 
 
 @commands.command()
@@ -169,7 +169,7 @@ def pin(
     as_json: Json = False,
 ) -> None:
     """Protect a run or artifact from gc, or list the pins."""
-    from trainer.registry.tell_store import change_pin
+    from trainer.registry.print_store import change_pin
 
     if remove and key is None:
         raise typer.BadParameter("--remove needs a KEY: the pin to remove")
@@ -184,18 +184,18 @@ def leftovers(
     as_json: Json = False,
 ) -> None:
     """List or delete files that killed processes left behind."""
-    from trainer.registry.tell_store import tell_leftovers
+    from trainer.registry.print_store import print_leftovers
 
-    _look(store, lambda: tell_leftovers(store, older_than, remove, as_json))
+    _look(store, lambda: print_leftovers(store, older_than, remove, as_json))
 
 
-def _look(store: str, tell: Callable[[], int | None]) -> NoReturn:
+def _look(store: str, show: Callable[[], int | None]) -> NoReturn:
     """Load the store's credentials, call `tell`, and exit with the status that it returns."""
     from flows.credentials import take_credentials
     from flows.work import status_of
 
     def work() -> int | None:
         take_credentials(store)
-        return tell()
+        return show()
 
     end(status_of(work))

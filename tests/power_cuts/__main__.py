@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from tests.power_cuts.cutting import Cut, cut
 from tests.power_cuts.trials import NOTES, TRIALS
 from tests.proof import tell
-from trainer.common.display import tell_nearest
+from trainer.common.display import suggest_nearest
 
 SHOWN = 20
 
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
     seed = int(arguments[1]) if len(arguments) > 1 else 0
     names = arguments[2:] or list(TRIALS)
     if unknown := [name for name in names if name not in TRIALS]:
-        sys.exit(f"there is no deed {unknown[0]!r}; {tell_nearest(unknown[0], list(TRIALS))}")
+        sys.exit(f"there is no deed {unknown[0]!r}; {suggest_nearest(unknown[0], list(TRIALS))}")
     found = []
     print(f"{'deed':12} {'events':>7} {'images':>7} {'tried':>7} {'same':>7} {'wrong':>7} {'seconds':>8}")
     for name in names:

@@ -154,7 +154,7 @@ def some(names: Iterable[object], most: int = NAMED) -> str:
     return ", ".join(texts[:most]) + (f" and {count(len(texts) - most)} more" if len(texts) > most else "")
 
 
-def tell_nearest(name: str, known: Sequence[str]) -> str:
+def suggest_nearest(name: str, known: Sequence[str]) -> str:
     """The known names most similar to a name, as the end of a message; if none is similar, the first names."""
     if not known:
         return "there is none"

@@ -30,7 +30,7 @@ LATEST = 6.0
 """Seconds from the request, or from the end of deferred work, until the process is ended."""
 
 TELLING_SECONDS = 3.0
-"""Seconds that functions registered by `tell_if_ended` may take before the process is ended."""
+"""Seconds that functions registered by `on_forced_end` may take before the process is ended."""
 
 LOOK_SECONDS = 1.0
 """Seconds between two polls of a worker whether it is asked to stop."""
@@ -241,7 +241,7 @@ def on_stop(call: Callable[[], None]) -> Iterator[None]:
         _calls.remove(call)
 
 
-def tell_if_ended(call: Callable[[], None]) -> None:
+def on_forced_end(call: Callable[[], None]) -> None:
     """Register a function that is called, in another thread, before this process is ended by force."""
     _called_at_end.append(call)
 

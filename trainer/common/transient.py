@@ -131,7 +131,7 @@ def patience() -> float:
     return seconds
 
 
-def retry_transient(work: Callable[[], T], tell: Callable[[str], object] = log.warning, most: float | None = None) -> T:
+def retry_transient(work: Callable[[], T], warn: Callable[[str], object] = log.warning, most: float | None = None) -> T:
     """Call `work` until it succeeds, retrying transient errors after growing pauses; other errors are raised.
 
     Gives up, raising the last error, after `patience()` seconds, or `most` if that is less; if the error is already
@@ -154,7 +154,7 @@ def retry_transient(work: Callable[[], T], tell: Callable[[str], object] = log.w
             if waited_for(error) or stop_requested() or not is_transient(error):
                 raise
             pause = min(pause, left)
-            tell(f"{error} (retrying in {duration(pause)}, for at most {duration(left)})")
+            warn(f"{error} (retrying in {duration(pause)}, for at most {duration(left)})")
             wait(pause)
             if stop_requested():
                 return work()  # the condition may have passed by now

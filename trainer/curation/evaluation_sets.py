@@ -25,7 +25,7 @@ from trainer.config.schema import TableFormat
 from trainer.data.decisions import transformed
 from trainer.data.pieces import Piece, RawFile
 from trainer.data.readers import Document, read_documents, refuse
-from trainer.data.sources import find_pieces, tell_records_as_text
+from trainer.data.sources import find_pieces, warn_of_records_as_text
 from trainer.data.splits import TEST, TRAIN, VALIDATION, Part, SplitTexts, fetch_part
 from trainer.store.storage import Store
 
@@ -171,7 +171,7 @@ def read_examples(found: EvaluationSet, transform: TransformConfig | None) -> It
 
 
 def _of_files(store: Store, text: EvaluationText, name: str, where: str, remedy: str = "") -> Iterator[EvaluationSet]:
-    tell_records_as_text("data.curation.decontaminate.files", text.format, text.paths)
+    warn_of_records_as_text("data.curation.decontaminate.files", text.format, text.paths)
     for field in text.fields:
         corpus = _corpus(name, text, field)
         yield EvaluationSet(corpus, find_pieces(store, corpus, sys.maxsize), where, remedy)

@@ -284,7 +284,7 @@ class Test(NamedTuple):
             return ~(values >= self.bound.least)
         return ~(values <= self.bound.most) if self.bound.most is not None else np.isnan(values)
 
-    def tell(self, value: Any) -> str:
+    def explain(self, value: Any) -> str:
         """Explain why a document with this value is dropped."""
         if isinstance(self.measure, Score) and np.isnan(value):
             return f"it has no number in the column {self.measure.column!r}; documents without one are dropped"

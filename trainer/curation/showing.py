@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic import ValidationError
 
-from trainer.common.display import tell_nearest
+from trainer.common.display import suggest_nearest
 from trainer.common.errors import ArtifactError, ChangedFile, ConfigError, StorageError, in_one_line
 from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import CurationConfig
 from trainer.curation.characters import Hashes
 from trainer.curation.contamination import Overlap, Shared, example_of, examples_key, find_words, overlaps, read_hashes
 from trainer.curation.deciding import CONTAMINATED, EXACT, NEAR
+from trainer.curation.descriptions import decision_warnings
 from trainer.curation.measures import Batch, Measure, all_tests, columns_of
-from trainer.curation.telling import decision_warnings
 from trainer.curation.units import Arrays, read_all
 from trainer.data.decisions import KIND, CorpusDecisions, open_decisions, read_curated, read_decisions
 from trainer.data.readers import ignore
@@ -65,7 +65,7 @@ class SharedWithExamples:
         """The first words of a text that an evaluation set has too. Raises `StorageError` if its hashes are gone."""
         return find_words(text, overlaps(self.overlap))
 
-    def tell(self, text: bytes) -> str | None:
+    def describe(self, text: bytes) -> str | None:
         """The shared words and the first example that has them, as text; None if there are none."""
         found = self.find(text)
         return found and f"{found.words!r} with {self._origin(found)}"
@@ -118,7 +118,7 @@ class StoredDecisions:
         reason.
         """
         if reason not in self.reasons:
-            raise ConfigError(f"{self.key} has no reason {reason!r}; {tell_nearest(reason, self.reasons)}")
+            raise ConfigError(f"{self.key} has no reason {reason!r}; {suggest_nearest(reason, self.reasons)}")
         for each in self.named(corpus):
             found = np.flatnonzero(self.of(each.name).reasons == self.reasons.index(reason))
             for number in found[:: max(1, len(found) // count)][:count]:
@@ -177,7 +177,7 @@ class StoredDecisions:
         own = self.of(corpus.name)
         if (test := self.tests.get(reason)) is not None:
             (value,) = test.measure(batch)[test.bound.field]
-            return f"{self._by_others(test.measure)}{test.tell(value)}"
+            return f"{self._by_others(test.measure)}{test.explain(value)}"
         if reason == CONTAMINATED:
             return self._why_contaminated(corpus, number, batch.documents[0].text)
         if (at := own.duplicate(number)) is not None:
@@ -192,14 +192,14 @@ class StoredDecisions:
     def _why_contaminated(self, corpus: CorpusConfig, number: int, text: bytes) -> str:
         sharing = SharedWithExamples(self.store, self.manifest.details["kept_out"])
         if others := self._by_others(sharing.overlap):
-            return f"{others}it shares {sharing.tell(text) or 'nothing'}"
-        if shared := sharing.tell(text):
+            return f"{others}it shares {sharing.describe(text) or 'nothing'}"
+        if shared := sharing.describe(text):
             return f"it shares {shared}"
         own, path = self.of(corpus.name), self._place(corpus, number).path
         for other, where in ((number - 1, "previous"), (number + 1, "next")):
             if 0 <= other < len(own.reasons) and self._place(corpus, other).path == path:
                 beside = self._read(corpus, other).documents[0].text
-                shared = sharing.tell(beside + text if other < number else text + beside)
+                shared = sharing.describe(beside + text if other < number else text + beside)
                 if shared and sharing.find(beside) is None:
                     return f"with the {where} part of its file it shares {shared}"
         return "it shares words with an evaluation set that begin in one part of its file and end in the next"

@@ -86,7 +86,7 @@ def begin(parent: int, done: Any, broken_off: Any, seen: Sequence[str]) -> None:
     _done, _broken_off = done, broken_off
 
 
-def tell_parent(size: int) -> None:
+def report_to_parent(size: int) -> None:
     """Add to the raw bytes processed. Raises `StopRequested` if the parent has stopped this worker."""
     if _broken_off.value:
         raise StopRequested
@@ -227,7 +227,7 @@ class Workers:
         self._processes = processes
 
     def submit(self, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
-        return self._started().submit(work, *arguments, tell_parent)
+        return self._started().submit(work, *arguments, report_to_parent)
 
     @property
     def done(self) -> int:

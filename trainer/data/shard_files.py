@@ -190,7 +190,7 @@ class ShardFiles:
         try:
             return self._start(number).result().read(begin, end)
         except DamagedBlock:
-            self._fetch_anew(number)
+            self._fetch_again(number)
         try:
             return self._start(number).result().read(begin, end)
         except DamagedBlock as error:  # although the whole file matches the manifest
@@ -211,7 +211,7 @@ class ShardFiles:
         path = locate_made(self._store, self._key, file)
         return CheckedFile(path, file.size, partial(read_made, self._store, self._key, sums))
 
-    def _fetch_anew(self, number: int) -> None:
+    def _fetch_again(self, number: int) -> None:
         """Replace a damaged copy of a remote file. Raises `ArtifactError`, with the repair, if the store's own file is
         damaged.
         """

@@ -230,7 +230,7 @@ def look_at_text(corpus: CorpusConfig, paths: Sequence[str]) -> None:
     records than may be skipped. Warns if all of them are bad and may be skipped.
     """
     bad, good = BadRecords(corpus.max_bad_records), 0
-    tell_records_as_text(f"corpus {corpus.name!r}", corpus.format, paths)
+    warn_of_records_as_text(f"corpus {corpus.name!r}", corpus.format, paths)
     for path in _spread(paths):
         check_stop()
         good += _look_at(path, corpus, bad)
@@ -241,7 +241,7 @@ def look_at_text(corpus: CorpusConfig, paths: Sequence[str]) -> None:
         )  # fmt: skip
 
 
-def tell_records_as_text(what: str, form: str, paths: Sequence[str]) -> None:
+def warn_of_records_as_text(what: str, form: str, paths: Sequence[str]) -> None:
     """Warn about files that are read as text, although their names are those of files with records."""
     # Source code may be in such files too.
     if form not in (*FORMATS, "source") and (named := next(filter(None, map(format_by_name, paths)), None)):

@@ -144,7 +144,7 @@ def tokenize(
             explains=Explains(
                 sources=lambda: by_file(vars(piece) for piece in pieces),
                 recall_sources=partial(_recall_sources, store),
-                parts=lambda: tell_parts(store, key, corpus, work, depth),
+                parts=lambda: count_parts(store, key, corpus, work, depth),
             ),
             release=begun.pop_all().close,
         )  # fmt: skip
@@ -154,7 +154,7 @@ def _recall_sources(store: Store, key: str, manifest: Manifest) -> Sources:
     return by_file(read_listed(store, f"{key}/{SOURCES}", manifest.digests().get(SOURCES)) or [])
 
 
-def tell_parts(store: Store, key: str, corpus: str, work: Sequence[ShardWork], depth: Depth) -> Parts:
+def count_parts(store: Store, key: str, corpus: str, work: Sequence[ShardWork], depth: Depth) -> Parts:
     """The number of a set's shards that exist, and the amount of text for the others."""
     found = find_shards(store, key, corpus, work, depth)
     begun = store.exists(f"{key}/{STARTED}") or any(folder == key for folder, _ in found.values())

@@ -84,9 +84,9 @@ class Count:
         now = time.monotonic()
         if now - self._told >= TELL_SECONDS:
             self._told = now
-            self.tell()
+            self.report()
 
-    def tell(self) -> None:
+    def report(self) -> None:
         self._actor.reach.remote(self._unit, self._done)
 
 

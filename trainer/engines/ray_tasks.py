@@ -172,5 +172,5 @@ def _carry(
     return_large_buffers()
     count = Count(actor, unit)
     result = work(*arguments, count.advance)
-    count.tell()
+    count.report()
     return result

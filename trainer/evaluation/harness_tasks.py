@@ -70,7 +70,7 @@ def load_tasks(options: HarnessConfig) -> Loaded:
             with _cached_by(identities[name]):
                 tasks[name] = manager.load([name])
         except Exception as error:  # each task fails in its own way: its settings, its functions, its data, the network
-            raise ConfigError(_tell_failure(name, found, manager, error)) from error
+            raise ConfigError(_describe_failure(name, found, manager, error)) from error
     _check_each_once(tasks)
     single = {name: task for loaded in tasks.values() for name, task in loaded["tasks"].items()}
     for name, task in single.items():
@@ -264,7 +264,7 @@ def _check_names(
         raise ConfigError(f"evaluation.harness.tasks: no task {each!r}{of} is {where}{hint}")
 
 
-def _tell_failure(name: str, found: dict[str, LocalTask | None], manager: TaskManager, error: Exception) -> str:
+def _describe_failure(name: str, found: dict[str, LocalTask | None], manager: TaskManager, error: Exception) -> str:
     """Describe why a task cannot be loaded, and what to do."""
     remote = sorted({data for each, task in found.items() if (data := _hub_data(each, task, manager))})
     if remote:

@@ -24,7 +24,7 @@ from trainer.config.jobs import EvaluateJob, PipelineJob
 from trainer.config.runs import RunJob
 from trainer.models.pretrained import Checkpoint
 from trainer.records.evaluations import FORMAT, Result
-from trainer.records.fields import tell_changes
+from trainer.records.fields import list_changes
 from trainer.records.sealed import read_sealed, require_sealed, write_sealed
 from trainer.records.shapes import remedy_of
 from trainer.store.manifest import digest_file, fingerprint
@@ -161,7 +161,7 @@ def evaluate(store: Store, measurement: Measurement, measure: Measure, progress:
         if (earlier := runtime.on_first(lambda: find_result(store, measurement))) is not None:
             return earlier
         if measurement.is_own:
-            runtime.on_first(lambda: _tell_replaced(store, measurement))
+            runtime.on_first(lambda: _log_replaced(store, measurement))
         result = measure(measurement, progress, runtime)
         if result.by != "corpus" or math.isfinite(result.judged.figures["loss"]):
             runtime.on_first(lambda: _record(store, measurement, result))
@@ -243,7 +243,7 @@ def _has_predictions(store: Store, measurement: Measurement, found: Result) -> b
     return True
 
 
-def _tell_replaced(store: Store, measurement: Measurement) -> None:
+def _log_replaced(store: Store, measurement: Measurement) -> None:
     """Log that figures and predictions will be replaced: a warning if their test split differs, else an info."""
     with suppress(ArtifactError):  # a damaged record was already reported
         before = _read(store, measurement.key)
@@ -254,7 +254,7 @@ def _tell_replaced(store: Store, measurement: Measurement) -> None:
                 store.path(measurement.key.rpartition("/")[0]),
                 ", ".join([measurement.key, *sorted(before.predictions)]), *before.data, *measurement.data,
             )  # fmt: skip
-        elif before is not None and (changes := tell_changes(before.recipe, measurement.whole_recipe)):
+        elif before is not None and (changes := list_changes(before.recipe, measurement.whole_recipe)):
             log.info("%s was measured differently and is replaced: %s", store.path(measurement.key), "; ".join(changes))
 
 

@@ -13,7 +13,7 @@ from trainer.evaluation.measurement import Measurement, encoded_of
 from trainer.evaluation.metrics import describe_selection
 from trainer.kinds.kind import Planned
 from trainer.models.pretrained import Checkpoint, find_model, find_pretrained
-from trainer.records.fields import tell_changes
+from trainer.records.fields import list_changes
 from trainer.store.manifest import ArtifactRef
 from trainer.store.names import CONFIG, EVALUATION, FINAL
 from trainer.store.storage import Store
@@ -29,10 +29,10 @@ def plan_splits(
     job: TuningJob,
     data: ArtifactRef,
     ranks: int,
-    tell: Callable[[dict[str, Any]], str] | None = None,
+    describe: Callable[[dict[str, Any]], str] | None = None,
     unit: str = "example",
 ) -> Planned:
-    """The plan of a run on the examples of an encoded set. `unit` is the word for one example; `tell` describes the
+    """The plan of a run on the examples of an encoded set. `unit` is the word for one example; `describe` describes the
     set from the details of its manifest.
     """
     from trainer.data.encoded import encoded_details, split_sizes
@@ -40,7 +40,7 @@ def plan_splits(
 
     details = encoded_details(Store(job.store), data.key)
     planned = make_tuning_plan(job, split_sizes(details), ranks, unit)
-    description = tell(details) if tell else f"{data.key}: {planned.examples:,} {unit}s to train on"
+    description = describe(details) if describe else f"{data.key}: {planned.examples:,} {unit}s to train on"
     return Planned(planned, description, SPLITS, split_rows(details))
 
 
@@ -124,6 +124,6 @@ def _require_same_labels(store: Store, run: Run, data: ArtifactRef) -> None:
     before, now = ({part: each[part] for part in ("task", "classes") if "classes" in each} for each in details)
     if before != now:
         raise RunError(
-            f"{store.path(run.origin)} cannot be forked for other labels: {'; '.join(tell_changes(before, now))}; to "
+            f"{store.path(run.origin)} cannot be forked for other labels: {'; '.join(list_changes(before, now))}; to "
             "begin with its model, name it in model.pretrained"
         )

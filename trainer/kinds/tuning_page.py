@@ -20,15 +20,15 @@ from trainer.registry.content import (
     Tile,
     begun_with,
     checkpoint_table,
+    compared_steps,
+    describe_length,
     find_comparison,
     model_pairs,
+    opening_sentence,
     plan_pairs,
     program,
     size_tiles,
     speed_tiles,
-    tell_length,
-    tell_made,
-    tell_steps,
     verdict_unmeasured,
 )
 from trainer.registry.curves import standard_curves
@@ -71,14 +71,14 @@ def describe_tuning(
     key, details = encoded_of(facts)
     labels = label_figures(facts)
     return ReportContent(
-        verdict=tell_change(facts, labels, unit),
-        evaluated=tell_scores(facts.evaluation, labels, details),
+        verdict=describe_change(facts, labels, unit),
+        evaluated=describe_scores(facts.evaluation, labels, details),
         tiles=figure_tiles(facts, plan, labels, details),
         curves=standard_curves(unit, [figure for figure in labels if figure != "loss"], labels.__getitem__),
         results=[Section("Results by split", score_blocks(facts, labels, unit, details)), *describe_harness(facts)],
         samples=[],
-        data=data or Section("Data", [Block(tell_origin(facts, details), data_table(details))]),
-        plan=tell_plan(facts, plan, details, loss),
+        data=data or Section("Data", [Block(describe_origin(facts, details), data_table(details))]),
+        plan=describe_plan(facts, plan, details, loss),
         model=model_pairs(facts, f"{begun_with(facts)}, fine-tuned", details["vocab_size"], key),
         checkpoints=checkpoint_table(facts, labels, score),
         card=make_card(facts, plan, labels, task, what, use or program(facts, "AutoModelForCausalLM")),
@@ -106,7 +106,7 @@ def label_figures(facts: RunFacts) -> dict[str, str]:
     return {name: label_figure(name, positive) for name in named if name in scores or name in found}
 
 
-def tell_change(facts: RunFacts, labels: Mapping[str, str], unit: str) -> str:
+def describe_change(facts: RunFacts, labels: Mapping[str, str], unit: str) -> str:
     """One line: how training changed the first two figures."""
     compared = find_comparison(facts)
     if compared is None:
@@ -114,22 +114,22 @@ def tell_change(facts: RunFacts, labels: Mapping[str, str], unit: str) -> str:
     before, after = compared
     first = list(labels.items())[:2]
     changes = [f"{label} {score(before.get(figure))} → {score(after.get(figure))}" for figure, label in first]
-    return f"Validation {', '.join(changes)} {tell_length(facts)}."
+    return f"Validation {', '.join(changes)} {describe_length(facts)}."
 
 
-def tell_scores(evaluation: Result | None, figures: Mapping[str, str], details: Mapping[str, Any]) -> str:
+def describe_scores(evaluation: Result | None, figures: Mapping[str, str], details: Mapping[str, Any]) -> str:
     """One line: the finished model's figures."""
     if evaluation is None:
         return NOT_EVALUATED
     measured = [
-        f"{tell_measured(details['splits'][split])} {split} examples: "
+        f"{describe_measured(details['splits'][split])} {split} examples: "
         + ", ".join(f"{evaluation.label(figure)} {score(scores.figures.get(figure))}" for figure in figures)
         for split, scores in in_order(evaluation.groups).items()
     ]
     return f"Finished model on {'; on '.join(measured)}."
 
 
-def tell_measured(split: Mapping[str, Any]) -> str:
+def describe_measured(split: Mapping[str, Any]) -> str:
     """The number of labelled examples that a split's figures cover; for a split without labels, of all examples."""
     examples, labelled = split["examples"], split.get("labelled", split["examples"])
     return count(examples) if labelled in (0, examples) else f"{count(labelled)} of {count(examples)}"
@@ -163,7 +163,7 @@ def score_blocks(facts: RunFacts, labels: Mapping[str, str], unit: str, details:
     blocks, evaluation = [Block("There is no evaluation of the finished model in the store.")], facts.evaluation
     if evaluation is not None:
         files = " and ".join(evaluation.predictions)
-        examples = {split: tell_measured(each) for split, each in details["splits"].items() if split != TRAIN}
+        examples = {split: describe_measured(each) for split, each in details["splits"].items() if split != TRAIN}
         predicted = f" Each example's prediction is in {files}." if files else ""
         note = f"The finished model on examples that it was not trained on.{predicted}"
         blocks = [Block(note, split_table(evaluation, list(labels), unit, examples))]
@@ -171,7 +171,7 @@ def score_blocks(facts: RunFacts, labels: Mapping[str, str], unit: str, details:
         seen = (
             f", on {plural(compared.after['examples'], 'validation example')}" if "examples" in compared.after else ""
         )
-        note = f"Before and after training ({tell_steps(compared)}){seen}."
+        note = f"Before and after training ({compared_steps(compared)}){seen}."
         blocks.append(Block(note, change_table(compared, labels)))
     return blocks
 
@@ -195,7 +195,7 @@ def change_table(compared: Comparison, figures: Mapping[str, str]) -> Table:
     return Table(["Figure", "Before", "After", "Change"], rows)
 
 
-def tell_origin(facts: RunFacts, details: Mapping[str, Any]) -> str:
+def describe_origin(facts: RunFacts, details: Mapping[str, Any]) -> str:
     """Where the data comes from, and how it was split."""
     data, task = facts.job["data"], details["task"]
     origin = f"from {data['path']} ({data['source']})" if data["path"] else f"of {data['source']} files"
@@ -203,7 +203,7 @@ def tell_origin(facts: RunFacts, details: Mapping[str, Any]) -> str:
     return f"Data set {details['name']} ({task}), {origin}.{cut if details['source']['validation_cut'] else ''}"
 
 
-def tell_in_train(details: Mapping[str, Any], what: str) -> Iterator[str]:
+def describe_in_train(details: Mapping[str, Any], what: str) -> Iterator[str]:
     """Sentences on splits that share examples with train, which makes their figures too good."""
     for split, found in details["splits"].items():
         # A set encoded before splits had their own counts has one count, of validation.
@@ -219,7 +219,9 @@ def data_table(details: Mapping[str, Any], columns: Sequence[str] = ()) -> Table
     return Table(named, [[each if isinstance(each, str) else count(each) for each in row.values()] for row in rows])
 
 
-def tell_plan(facts: RunFacts, plan: TuningPlan, details: Mapping[str, Any], own: Sequence[tuple[str, str]]) -> Pairs:
+def describe_plan(
+    facts: RunFacts, plan: TuningPlan, details: Mapping[str, Any], own: Sequence[tuple[str, str]]
+) -> Pairs:
     """The step plan in words, with the kind's `own` lines."""
     job = facts.job
     order = "batches of about the same length" if job["training"]["group_by_length"] else "shuffled"
@@ -239,7 +241,7 @@ def make_card(facts: RunFacts, plan: TuningPlan, figures: Mapping[str, str], tas
     of_hub = data["source"] == "hub"
     metrics = list(dict.fromkeys(hub_metric(figure) for figure in figures if figure != "loss"))
     how = f"fine-tuned from {begun_with(facts)} on {count(plan.examples)} {plan.unit}s"
-    summary = tell_made(facts, f"{what} model", how)
+    summary = opening_sentence(facts, f"{what} model", how)
     named = {"name": data["name"], "type": data["path"] if of_hub else data["name"], "config": data["subset"]}
     matter = {**({"datasets": [data["path"]]} if of_hub else {}), **({"metrics": metrics} if metrics else {})}
     evaluation, groups = facts.evaluation, in_order(facts.evaluation.groups) if facts.evaluation else {}

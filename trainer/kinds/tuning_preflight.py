@@ -7,11 +7,11 @@ from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
 from trainer.config.chat import ConversationsConfig, ConversationsJob
 from trainer.config.labelled import TuningJob
-from trainer.data.chat.encoded import empty_counts, read_conversations, tell
+from trainer.data.chat.encoded import empty_counts, log_counts, read_conversations
 from trainer.data.chat.encoder import ChatEncoder, load_chat_encoder, warn_of_other_prompt
 from trainer.data.chat.messages import CONVERSATION, Form
 from trainer.data.encoded import encoded_details, split_sizes
-from trainer.data.labelled.look import rows_to_look_at, tell_heads
+from trainer.data.labelled.look import describe_heads, rows_to_look_at
 from trainer.data.splits import find_splits
 from trainer.evaluation.harness_training import try_harness
 from trainer.kinds.kind import kind_of
@@ -155,7 +155,7 @@ def _read_data(
     found = {split: each.as_details() for split, each in counts.items() if each.examples}
     lengths = recorded_lengths({"splits": found}, encoder.context, rows)
     if most is not None:
-        return Known(None, tell_heads(f"{form.name}s", parts), None, lengths)
-    tell(data, counts)
+        return Known(None, describe_heads(f"{form.name}s", parts), None, lengths)
+    log_counts(data, counts)
     sizes = {split: each.examples for split, each in counts.items()}
     return Known(sizes, f"all {plural(sum(sizes.values()), form.name)}", None, lengths)

@@ -192,12 +192,12 @@ def _attends_fully(config: PretrainedConfig) -> PretrainedConfig:
     if getattr(config, "attention_type", None) == "block_sparse":
         config.attention_type = "original_full"
         if not own_rank():
-            _tell_attention(config.model_type)
+            _warn_of_attention(config.model_type)
     return config
 
 
 @cache
-def _tell_attention(kind: str) -> None:
+def _warn_of_attention(kind: str) -> None:
     log.warning(
         "the %r model's attention_type is block_sparse, which transformers changes to original_full for good at the "
         "first batch of short texts: it is original_full from the start, also in the published model. A run or model "
@@ -230,12 +230,12 @@ def _load(
         )  # fmt: skip
         padded = not own_rank() and depends_on_padding(model)
     if padded:
-        _tell_padding(model.config.model_type)
+        _warn_of_padding(model.config.model_type)
     return keep_fixed(model), report
 
 
 @cache
-def _tell_padding(kind: str) -> None:
+def _warn_of_padding(kind: str) -> None:
     """Warn once per process that outputs of a model family depend on padding; models are loaded several times."""
     log.warning(
         "outputs of a %r model for a text depend on padding, so on the other texts in its batch: its figures and "

@@ -16,7 +16,7 @@ from trainer.common.errors import ArtifactError, ConfigError, TokenizerError, br
 from trainer.models.hub import NO_NAME, fetch_from_hub, is_hub_name
 from trainer.models.tensor_files import of_optimizer
 from trainer.models.weights import CONVERT, Base, is_adapter, read_base, require_base
-from trainer.records.run_names import RUN_PREFIX, is_path, made_by, run_at, tell_runs_like, ways_to
+from trainer.records.run_names import RUN_PREFIX, is_path, made_by, run_at, suggest_runs, ways_to
 from trainer.records.sealed import read_pointer, read_sealed
 from trainer.store.artifact_files import fetch_files, require_intact
 from trainer.store.checked_files import local_version
@@ -174,14 +174,14 @@ def _find_outside(store: Store, name: str, hub: bool) -> Checkpoint:
         return Checkpoint(name, digest_files(Path(name)), None, "folder")
     if hub and is_hub_name(name) and not Path(name).exists():
         return _fetch_from_hub(store, name)
-    named, why = posixpath.normpath(name), _tell_own(store, name)
+    named, why = posixpath.normpath(name), _suggest_own(store, name)
     if not why and Path(name).is_dir():
         why = "; the folder has no config.json: give a model's folder"
     elif not why and hub and not is_hub_name(name):
         why = f"; {NO_NAME}"
     elif not why and store.names("runs"):
         prefix = RUN_PREFIX if named.startswith(RUN_PREFIX) else ""
-        why = f"; {tell_runs_like(store, named.removeprefix(RUN_PREFIX).partition('/')[0], prefix)}"
+        why = f"; {suggest_runs(store, named.removeprefix(RUN_PREFIX).partition('/')[0], prefix)}"
     raise ArtifactError(f"no checkpoint {name!r}: {_not_here(store)}{why}")
 
 
@@ -227,7 +227,7 @@ def _fetch_from_hub(store: Store, name: str) -> Checkpoint:
         folder = fetch_from_hub(name, [*HUB_FILES, CARD], ignored=["*/*"])  # the card holds the model's license
     except ArtifactError as error:
         raise ArtifactError(
-            f"no checkpoint {name!r}: {_not_here(store)}; and {error}{_tell_own(store, name)}"
+            f"no checkpoint {name!r}: {_not_here(store)}; and {error}{_suggest_own(store, name)}"
         ) from error
     if not any(folder.glob("*.safetensors")):
         raise ArtifactError(f"model {name!r} of the Hugging Face hub has no weights in safetensors; {CONVERT}")
@@ -238,7 +238,7 @@ def _not_here(store: Store) -> str:
     return f"neither a run in {store.path('runs')}, nor a published folder there, nor a model folder"
 
 
-def _tell_own(store: Store, name: str) -> str:
+def _suggest_own(store: Store, name: str) -> str:
     """The champion or run of the store that a name probably means, as the end of a message; empty if there is none."""
     named = (run_at(store, name) or posixpath.normpath(name)).removeprefix("models/").removeprefix(RUN_PREFIX)
     champion = _champion(store, f"models/{named}")

@@ -130,7 +130,7 @@ def describe(stage: StepStatus) -> str:
     return "\n".join([first, *(f"{'':<11}{line}" for line in (*stage.reasons, stage.work) if line)])
 
 
-def tell(job: RunJob, as_json: bool = False) -> None:
+def print_plan(job: RunJob, as_json: bool = False) -> None:
     """Print what every stage of a job would do."""
     stages = explain_job(job)
     if as_json:

@@ -198,7 +198,7 @@ def on_cluster(request: Request) -> int:
         statuses.extend(carry_ranks(engine, device, most, rank, sys.stdout))
 
     with defer_stop():  # the ranks are asked to stop from here
-        status = telling(work, 0)
+        status = run_and_report(work, 0)
     return status or (_status_of(statuses) if any(statuses) else 0)
 
 
@@ -287,14 +287,14 @@ def run_rank(name: str, arguments: dict[str, Any], launched: bool) -> int:
         try:
             result = work(**arguments, progress=as_events(sys.stdout) if rank == 0 else silent())
         finally:
-            events.tell_left_out()  # before the result, after which nothing may read
+            events.log_left_out()  # before the result, after which nothing may read
         if not launched:
             name_process(IDLE)
         if rank == 0:
             last = launched or is_spent() or stop_requested()
             emit(sys.stdout, "result", value=result.model_dump(mode="json"), last=last)
 
-    status = telling(run, rank)
+    status = run_and_report(run, rank)
     if launched and status == 0:
         from trainer.training.runtime import leave_group
 
@@ -308,7 +308,8 @@ def run_on_node(name: str, arguments: dict[str, Any], versions: dict[str, str]) 
     """
     from trainer.engines.consistency import require_versions
 
-    return telling(lambda: require_versions(versions), int(os.environ["RANK"])) or run_rank(name, arguments, True)
+    status = run_and_report(lambda: require_versions(versions), int(os.environ["RANK"]))
+    return status or run_rank(name, arguments, True)
 
 
 def module_of(name: str) -> str:
@@ -326,7 +327,7 @@ def stage(name: str) -> Callable[..., Any]:
     return checked(STAGES[name]) if name in STAGES else partial(make_named, name)
 
 
-def telling(work: Callable[[], None], rank: int) -> int:
+def run_and_report(work: Callable[[], None], rank: int) -> int:
     """Run a stage's work and report the error that ends it; return the exit status."""
     from trainer.common.progress import emit
     from trainer.common.transient import exit_status

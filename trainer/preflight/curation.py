@@ -13,8 +13,8 @@ from trainer.config.corpora import DataConfig
 from trainer.curation.characters import Hashes
 from trainer.curation.contamination import NOTHING, Wanted, find_shared, look_for, name_frequent, wanted_of
 from trainer.curation.deciding import CONTAMINATED, EXACT, NEAR, Plan, count_reasons, make_plan, no_number, reasons_of
+from trainer.curation.descriptions import describe_frequent
 from trainer.curation.measures import Batch, Measure, Place, PlaceError, Rows, Score, Size, columns_of, of_corpus
-from trainer.curation.telling import tell_frequent
 from trainer.curation.texts import matching_words
 from trainer.curation.units import with_address
 from trainer.data.decisions import read_curated
@@ -62,7 +62,7 @@ def preview_curation(store: Store, data: DataConfig) -> CurationPreview:
     return CurationPreview(
         shares=[share for corpus, own in tried.items() for share in _shares(plan, corpus, own, names)],
         unestimated=[reason for reason in names if reason in (EXACT, NEAR)],
-        warnings=[f"in a sample of the text, {warning}" for warning in tell_frequent(frequent)],
+        warnings=[f"in a sample of the text, {warning}" for warning in describe_frequent(frequent)],
     )
 
 

@@ -14,7 +14,7 @@ from trainer.config.runs import RunJob
 from trainer.data.sources import PIECE_BYTES
 from trainer.evaluation.measurement import Measurement, find_result, read_result
 from trainer.records.evaluations import Result
-from trainer.records.fields import names_in, tell_changes
+from trainer.records.fields import list_changes, names_in
 from trainer.records.lease import is_held
 from trainer.records.plans import read_plan
 from trainer.records.sealed import read_sealed, require_sealed
@@ -182,7 +182,7 @@ def _compare_sources(step: Step, other: Likeness, now: Sources) -> dict[str, lis
 def compare_options(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """The settings that differ in two recipes, as `data.shards.num_shards: 2 -> 3`, without digests of contents."""
     settings = [{key: _by_name(value) for key, value in each.items() if key != CONTENTS} for each in (old, new)]
-    return tell_changes(settings[0], settings[1])
+    return list_changes(settings[0], settings[1])
 
 
 def _despite_cuts(old: Any, new: Any) -> Any:
@@ -223,7 +223,7 @@ def explain_new(store: Store, name: str, run: Run) -> list[str]:
     configs = {key: config for key in keys if (config := intact(read_sealed, store, f"{key}/{CONFIG}"))}
     if run.origin is not None:
         configs[run.origin] = require_sealed(store, f"{run.origin}/{CONFIG}")
-    differences = {key: tell_changes(config["identity"], run.identity) for key, config in configs.items()}
+    differences = {key: list_changes(config["identity"], run.identity) for key, config in configs.items()}
     left = [line for key, different in differences.items() if (line := _abandoned(store, key, different))]
     if run.origin is not None:
         return [f"a fork of {run.origin}", *differences[run.origin], *left]
@@ -263,7 +263,7 @@ def explain_run(
         return StepStatus("training", "refused", reasons=(str(error),))
     work = "; ".join(stage.later for stage in waits)
     if config is not None and config["fingerprint"] != run.fingerprint:
-        differences = tell_changes(config["identity"], run.identity) or ["its format"]
+        differences = list_changes(config["identity"], run.identity) or ["its format"]
         return StepStatus(
             "training", "refused", run.key, (f"{run.key} was trained with other settings", *differences), work
         )
@@ -301,7 +301,7 @@ def explain_report(
         config = require_sealed(store, f"{run.key}/{CONFIG}")
         noted = with_untrained(config, identify(job, data), job, data)
         if noted != config:
-            changes = tell_changes(config["job"], noted["job"]) or tell_changes(config, noted)
+            changes = list_changes(config["job"], noted["job"]) or list_changes(config, noted)
             return StepStatus("report", "made", key, tuple(changes))
         fault = find_fault(store, read_facts(store, run.key))
     except (ArtifactError, RunError) as error:
@@ -351,7 +351,7 @@ def explain_evaluation(
     if before.by == "split" and tuple(before.data) != measurement.data:
         change = f"{', '.join(before.data)} -> {', '.join(measurement.data)}"
         return StepStatus(stage, "made", measurement.key, (f"another test split: {change}",))
-    changes = tell_changes(before.recipe, measurement.whole_recipe)
+    changes = list_changes(before.recipe, measurement.whole_recipe)
     if not changes and measurement.predictions:
         changes = ["a file of its predictions is missing or changed"]
     return StepStatus(stage, "made", measurement.key, tuple(changes or [f"{before.key} was {UNRECORDED}"]))

@@ -136,7 +136,7 @@ class Task(Record):
     greater_is_better: dict[str, bool] = Field(default={}, exclude_if=lambda value: not value)
     """By metric, if lm-eval specifies it."""
 
-    def tell_kept_out(self) -> str:
+    def describe_kept_out(self) -> str:
         """Whether they were kept out, in a few words."""
         if not self.kept_out:
             return "not known" if self.kept_out is None else "no"
@@ -278,7 +278,7 @@ class Result(Record):
                 **{self.label(figure): _rounded(value) for figure, value in scores.figures.items()},
                 **{f"{figure} ±": _rounded(error) for figure, error in scores.errors.items()},
                 **{each.replace("_", " "): value for each, value in scores.counts.items()},
-                **({"kept out of training": self.asked.tasks[name].tell_kept_out()} if self.asked else {}),
+                **({"kept out of training": self.asked.tasks[name].describe_kept_out()} if self.asked else {}),
             }
             for name, scores in self._rows()
         ]
@@ -300,7 +300,7 @@ class Result(Record):
             for name, value in scores.figures.items()
         ]
         counts = [f"{value:,} {name.replace('_', ' ')}" for name, value in scores.counts.items()]
-        kept = [f"kept out of training: {self.asked.tasks[group].tell_kept_out()}"] if self.asked else []
+        kept = [f"kept out of training: {self.asked.tasks[group].describe_kept_out()}"] if self.asked else []
         of = ", ".join([*counts, *kept])
         return ", ".join(figures) + (f"   ({of})" if of else "")
 

@@ -29,13 +29,13 @@ def find_differences(nested: Sequence[dict[str, Any]]) -> list[Difference]:
     return [each for each in found if not all_same(each.values)]
 
 
-def tell_changes(before: dict[str, Any], now: dict[str, Any], path: str = "") -> list[str]:
+def list_changes(before: dict[str, Any], now: dict[str, Any], path: str = "") -> list[str]:
     """Changes of a record, as `training.max_steps: 300 -> 400`. A missing field equals null, and 1 equals 1.0."""
     found = []
     for key in sorted({*before, *now}):
         old, new = before.get(key), now.get(key)
         if isinstance(old, dict) and isinstance(new, dict):
-            found += tell_changes(old, new, f"{path}{key}.")
+            found += list_changes(old, new, f"{path}{key}.")
         elif old != new:
             found.append(f"{path}{key}: {old} -> {new}")
     return found

@@ -79,7 +79,7 @@ class Preflight(Record):
         about = "" if self.plan else "about "
         rows = [
             ("vocabulary", f"{self.vocab_size:,} tokens"),
-            ("model", tell_parameters(self.parameters, self.trained)),
+            ("model", describe_parameters(self.parameters, self.trained)),
             ("windows", f"{about}{self.about_windows:,}"),
             ("steps", f"{about}{self.about_steps:,} on {plural(self.ranks, 'rank')}"),
             *memory_rows(self.about_memory_bytes, self.about_host_bytes),
@@ -102,7 +102,7 @@ class Preflight(Record):
         return lines
 
 
-def tell_parameters(parameters: int, trained: int) -> str:
+def describe_parameters(parameters: int, trained: int) -> str:
     """The number of parameters, and of trained ones if not all are."""
     part = "" if trained == parameters else f", {trained:,} of them trained ({trained / parameters:.2%})"
     return f"{parameters:,} parameters{part}"
@@ -190,7 +190,7 @@ class TuningPreflight(Record):
 
     def lines(self) -> list[str]:
         """The plan of a job that is not started, for a terminal."""
-        model = f"{self.model}, {tell_parameters(self.parameters, self.trained)}"
+        model = f"{self.model}, {describe_parameters(self.parameters, self.trained)}"
         rows = [("model", model), ("metrics", ", ".join(self.metrics))]
         rows.append(("checked", self.looked_at))
         rows += self.data_rows()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from trainer.common.display import some, tell_nearest
+from trainer.common.display import some, suggest_nearest
 from trainer.common.errors import ConfigError, RunError
 from trainer.store.details import DATA_KINDS
 from trainer.store.names import is_plain_key
@@ -69,7 +69,7 @@ def find_run_name(store: Store, name: str, exact: bool = False) -> str:
     if not found and name and not exact:
         found = _one_of(name, "is a prefix of", [run for run in runs if run.startswith(name)])
     if not found:
-        raise RunError(f"there is no run {name!r} in {store.path(RUNS)}; {tell_runs_like(store, name)}")
+        raise RunError(f"there is no run {name!r} in {store.path(RUNS)}; {suggest_runs(store, name)}")
     return found[0]
 
 
@@ -82,14 +82,13 @@ def made_by(store: Store, job: str) -> list[str]:
     return [] if job in names else _one_of(job, "has", runs)
 
 
-def tell_runs_like(store: Store, name: str, prefix: str = "") -> str:
+def suggest_runs(store: Store, name: str, prefix: str = "") -> str:
     """Suggested runs for an unknown name, as the end of a message; each with a prefix, such as `runs/`."""
     runs = store.names(RUNS)
     if not runs:
         return f"{store.path(RUNS)} has no runs: check the store's path"
-    return (
-        f"{tell_nearest(f'{prefix}{name}', [f'{prefix}{run}' for run in runs])} (`headrace list {store.url}` shows all)"
-    )
+    nearest = suggest_nearest(f"{prefix}{name}", [f"{prefix}{run}" for run in runs])
+    return f"{nearest} (`headrace list {store.url}` shows all)"
 
 
 def _one_of(name: str, does: str, runs: list[str]) -> list[str]:

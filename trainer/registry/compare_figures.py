@@ -52,11 +52,11 @@ def _cells(runs: Sequence[ComparedRun], name: str, measured: Sequence[Measured],
 
 def _direction(runs: Sequence[ComparedRun], figure: str) -> bool:
     """Whether a greater figure is better: as a job's setting or lm-eval says, else by the figure's name."""
-    stated = [better for run in runs for better in (*_said_by_job(run, figure), *_said_by_harness(run, figure))]
+    stated = [better for run in runs for better in (*_stated_by_job(run, figure), *_stated_by_harness(run, figure))]
     return greater_is_better(figure, stated[0] if stated else None)
 
 
-def _said_by_job(run: ComparedRun, figure: str) -> Iterator[bool]:
+def _stated_by_job(run: ComparedRun, figure: str) -> Iterator[bool]:
     """Whether greater is better, if the run's job says so for its best checkpoint or its promotion."""
     if (criterion := criterion_of(run)).figure == figure:
         yield criterion.greater_is_better
@@ -65,7 +65,7 @@ def _said_by_job(run: ComparedRun, figure: str) -> Iterator[bool]:
         yield gate["greater_is_better"]
 
 
-def _said_by_harness(run: ComparedRun, figure: str) -> Iterator[bool]:
+def _stated_by_harness(run: ComparedRun, figure: str) -> Iterator[bool]:
     """Whether greater is better, if lm-eval says so for this figure."""
     task, found = task_of(figure), run.evaluation and run.evaluation.harness
     if task and found and found.asked and task in found.asked.tasks:

@@ -23,7 +23,7 @@ MOST = 26
 """Runs are labelled A to Z, so that columns stay narrow and a chart's legend readable."""
 
 
-def tell(url: str, names: list[str], page: Path | None = None, as_json: bool = False) -> None:
+def print_comparison(url: str, names: list[str], page: Path | None = None, as_json: bool = False) -> None:
     """Print the comparison of runs, without changing the store."""
     store = Store(url)
     store.require_there()

@@ -174,18 +174,18 @@ def find_comparison(facts: RunFacts) -> Comparison | None:
 NOT_EVALUATED = "The finished model has not been evaluated: there is no evaluation in the store."
 
 
-def tell_steps(compared: Comparison) -> str:
+def compared_steps(compared: Comparison) -> str:
     """The steps of the two compared evaluations."""
     return f"steps {count(compared.before['step'])} and {count(compared.after['step'])}"
 
 
-def tell_made(facts: RunFacts, what: str, how: str) -> str:
+def opening_sentence(facts: RunFacts, what: str, how: str) -> str:
     """The first sentence of the model card: `what` the model is, its size, and `how` it was trained."""
     family, many = facts.model_config.get("model_type", "unknown family"), short(facts.whole_parameters)
     return f"A {what} ({family}) of {many} parameters, {how} in {plural(facts.made_at, 'optimizer step')}"
 
 
-def tell_length(facts: RunFacts) -> str:
+def describe_length(facts: RunFacts) -> str:
     """The training length of the final model: `in 60 steps`, or `at step 40, the best of 60 steps`."""
     steps = plural(facts.steps, "step")
     return f"in {steps}" if facts.best_step is None else f"at step {count(facts.best_step)}, the best of {steps}"

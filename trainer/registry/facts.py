@@ -1,7 +1,7 @@
 """Facts about a finished run, read once from the store; the report, model card and lineage are built from them.
 
 Also the lineage record: the key, fingerprint and digest of every artifact that a model was built from. `headrace
-lineage STORE MODEL` prints it (trainer/registry/tell_store.py).
+lineage STORE MODEL` prints it (trainer/registry/print_store.py).
 
 This module imports no training libraries, so that a report takes about a second.
 """

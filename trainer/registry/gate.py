@@ -40,7 +40,7 @@ def judge(
     model replaced. `remeasured` holds the champion's scores measured now, if those of its promotion have a different
     basis. Raises `RunError` if the metric was not measured.
     """
-    champions = standing_champions(before)
+    champions = current_champions(before)
     champion = champions[-1] if champions else None
     if champion is not None and is_of(champion, run, fingerprint):
         return Verdict(passed=True, reason=ALREADY)
@@ -90,7 +90,7 @@ def gates_on_harness(gate: PromotionConfig | None) -> bool:
     return gate is not None and task_of(gate.metric) is not None
 
 
-def standing_champions(found: list[Move]) -> list[Move]:
+def current_champions(found: list[Move]) -> list[Move]:
     """The champions that rollbacks would restore, oldest first, and the present one last."""
     champions: list[Move] = []
     for move in found:

@@ -114,7 +114,7 @@ def sum_up(found: Sequence[Leftover | Garbage], removed: bool, nouns: Nouns, how
     return f"{total}: removed" if removed else f"{total}{f'; {how} removes them' if found else ''}"
 
 
-def tell(
+def print_items(
     found: Iterable[Leftover | Garbage], removed: bool, nouns: Nouns = GARBAGE, as_json: bool = False, **beside: Any
 ) -> None:
     """Print each item as it is found or removed, and the total; or all as JSON, together with `beside`.

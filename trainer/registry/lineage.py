@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from trainer.common.display import tell_nearest
+from trainer.common.display import suggest_nearest
 from trainer.common.errors import ArtifactError, PipelineError, RunError
 from trainer.data.raw_files import digest_range, reading
 from trainer.models.pretrained import digest_files, require_one_meaning
@@ -63,7 +63,7 @@ def find_run(store: Store, model: str, exact: bool = False) -> str:
     try:
         if kind in ("", "runs"):
             return f"runs/{find_run_name(store, rest, exact)}"
-        problem = tell_nearest(model, [key_of(each) for each in store.names("models")])
+        problem = suggest_nearest(model, [key_of(each) for each in store.names("models")])
     except RunError as error:
         problem = str(error)
     raise ArtifactError(

@@ -76,7 +76,7 @@ def list_runs(store: Store) -> str:
     return f"{text_table(Table(columns, rows, words=5))}\n{plural(len(lines), 'run')} in {store.path('runs')}\n"
 
 
-def tell(url: str, as_json: bool = False) -> None:
+def print_runs(url: str, as_json: bool = False) -> None:
     """Print the list of all runs, without changing the store."""
     store = Store(url)
     store.require_there()

@@ -23,7 +23,7 @@ from trainer.records.lease import holding
 from trainer.records.results import Remeasured, Verdict
 from trainer.records.sealed import open_sealed, read_listed, read_sealed, sealed_bytes
 from trainer.records.shapes import Move
-from trainer.registry.gate import ALREADY, Basis, comparable_scores, is_of, judge, standing_champions
+from trainer.registry.gate import ALREADY, Basis, comparable_scores, current_champions, is_of, judge
 from trainer.store.artifact_files import REPUBLISH, require_intact
 from trainer.store.manifest import require_manifest
 from trainer.store.names import CHAMPION, CONFIG, FINAL, FINAL_KIND
@@ -108,7 +108,7 @@ def look(
     A model with a different use than the champion's does not pass.
     """
     before = moves(store, gate.name) if before is None else before
-    fingerprint, champions = _model_of(store, run), standing_champions(before)
+    fingerprint, champions = _model_of(store, run), current_champions(before)
     if champions and (difference := other_use(store, run, champions[-1].run)):
         reason = f"{difference}; choose another promotion.name, or promote by hand with another_use=true"
         return Verdict(passed=False, reason=reason)
@@ -201,7 +201,7 @@ def check_rollback(store: Store, name: str) -> Move:
 
 
 def _champion_before(store: Store, name: str, before: list[Move]) -> Move:
-    champions = standing_champions(before)
+    champions = current_champions(before)
     if len(champions) < 2:
         raise RunError(
             f"{store.path(key_of(name))} has no champion{f' before {champions[-1].run}' if champions else ''}"

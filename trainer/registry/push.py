@@ -40,7 +40,7 @@ class Pushed(NamedTuple):
     """Files of a former model that the commit deleted."""
 
 
-def tell(store: str, model: str, repo: str, private: bool, dry: bool, as_json: bool) -> None:
+def push_or_preview(store: str, model: str, repo: str, private: bool, dry: bool, as_json: bool) -> None:
     """Upload a model, or print what would be uploaded."""
     found = push(Store(store), model, repo, private, dry)
     if as_json:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from trainer.common.display import tell_nearest
+from trainer.common.display import suggest_nearest
 from trainer.common.errors import ArtifactError, ConfigError, RunError
 from trainer.records.lease import HOLDS, LONGEST, is_being_removed, is_held
 from trainer.records.run_names import FOLDERS, RUN_PREFIX, find_run_name, run_at
@@ -173,7 +173,7 @@ def pin(store: Store, name: str) -> str:
             store.delete(f"{PINS}/{key}")
         problem = "was removed, or is being removed" if removing else "does not exist"
         kind, _, named = key.partition("/")
-        hint = tell_nearest(named, sorted({*store.names(kind)} - {named}))
+        hint = suggest_nearest(named, sorted({*store.names(kind)} - {named}))
         raise ArtifactError(f"cannot pin {store.path(key)}: it {problem}; {hint}")
     return key
 
@@ -185,7 +185,7 @@ def unpin(store: Store, name: str) -> str:
         with suppress(RunError):  # the run may be missing while its pin exists
             key = _key_of(find_run_name(store, name, exact=True))
     if key not in found:
-        raise ConfigError(f"{key} is not pinned; {tell_nearest(key, found)}")
+        raise ConfigError(f"{key} is not pinned; {suggest_nearest(key, found)}")
     store.delete(f"{PINS}/{key}")
     return key
 

@@ -24,7 +24,7 @@ from trainer.common.display import Pairs, Table, markdown_pairs, markdown_table,
 from trainer.common.errors import ArtifactError
 from trainer.config.kinds import kind_of_run
 from trainer.records.evaluations import Result, best_by
-from trainer.records.fields import tell_changes
+from trainer.records.fields import list_changes
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.registry.content import Block, ReportContent, Section, environment_pairs, first_table, speed_pairs
 from trainer.registry.curves import draw_curves, task_curves, with_planned_rates
@@ -180,7 +180,7 @@ def find_fault(store: Store, facts: RunFacts) -> str | None:
         return "there is none yet"
     if earlier["report"]["fingerprint"] == name:
         return "its page or model card is missing or changed"
-    changes = tell_changes(
+    changes = list_changes(
         {key: value for key, value in earlier.items() if key != "report"}, make_lineage(store, facts)
     )
     return (

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from trainer.common.display import Table, count, number, percent, perplexity, score, short, size
-from trainer.curation.telling import decision_rows, describe_decisions
+from trainer.curation.descriptions import decision_rows, describe_decisions
 from trainer.data.decisions import KIND as DECISIONS
 from trainer.data.decisions import decisions_behind
 from trainer.data.shards import KIND as SHARDS
@@ -22,9 +22,9 @@ from trainer.registry.content import (
     ReportContent,
     Section,
     Tile,
+    compared_steps,
+    describe_length,
     find_comparison,
-    tell_length,
-    tell_steps,
     verdict_unmeasured,
 )
 from trainer.registry.facts import RunFacts
@@ -168,7 +168,7 @@ def _shots(scores: Scores) -> str:
 def _task_rows(name: str, scores: Scores, asked: Asked) -> list[list[str]]:
     few_shot = scores.counts.get("few_shot")
     solved = "differs by task" if few_shot is None else count(few_shot)
-    end = [count(scores.counts["examples"]), solved, asked.tasks[name].tell_kept_out()]
+    end = [count(scores.counts["examples"]), solved, asked.tasks[name].describe_kept_out()]
     return [
         [name, figure, score(value), score(scores.errors.get(figure)), *end] for figure, value in scores.figures.items()
     ]
@@ -181,19 +181,19 @@ COUNTS = {
 """Column titles of the counts."""
 
 
-def tell_loss(facts: RunFacts, unit: str) -> str:
+def describe_loss(facts: RunFacts, unit: str) -> str:
     """One line: the change of the held-out loss in training."""
     compared = find_comparison(facts)
     if compared is None:
         return verdict_unmeasured(facts, unit)
     before, after = compared.before["loss"], compared.after["loss"]
     return (
-        f"Validation loss {number(before)} → {number(after)} {unit} {tell_length(facts)} "
+        f"Validation loss {number(before)} → {number(after)} {unit} {describe_length(facts)} "
         f"(perplexity {perplexity(before)} → {perplexity(after)})."
     )
 
 
-def tell_scores(result: Result | None, unit: str, things: str) -> str:
+def describe_scores(result: Result | None, unit: str, things: str) -> str:
     """One line: the finished model's figures; `things` are the evaluated tokens."""
     if result is None:
         return NOT_EVALUATED
@@ -235,7 +235,7 @@ def score_blocks(facts: RunFacts, note: str, unit: str, order: Sequence[str] = (
         blocks = [Block(note, _score_table(facts.evaluation, unit, order))]
     if compared := find_comparison(facts):
         tokens = count(compared.after.get("tokens", compared.after.get("answer_tokens")))
-        note = f"Before and after training ({tell_steps(compared)}), on {tokens} tokens evaluated during training."
+        note = f"Before and after training ({compared_steps(compared)}), on {tokens} tokens evaluated during training."
         blocks.append(Block(note, _change_table(compared.before, compared.after)))
     return blocks
 

@@ -13,10 +13,10 @@ from trainer.config.training import MuonConfig
 from trainer.models.base_card import describe_base
 from trainer.models.pretrained import Checkpoint
 from trainer.models.weights import SETTINGS
-from trainer.records.fields import tell_changes
+from trainer.records.fields import list_changes
 from trainer.records.lease import is_being_removed
 from trainer.records.plans import PreparedData
-from trainer.records.run_names import made_at, tell_runs_like
+from trainer.records.run_names import made_at, suggest_runs
 from trainer.records.sealed import read_pointer, read_sealed, write_sealed
 from trainer.store.artifact_files import Depth, is_intact
 from trainer.store.manifest import ArtifactRef, Input, Manifest, fingerprint, read_manifest, recall_manifest
@@ -164,7 +164,7 @@ def _fork(store: Store, key: str, name: str, identity: dict[str, Any]) -> Run:
     fixed = ("model", "tokenizer", "lora", "quantize")
     before, now = ({part: each.get(part) for part in fixed} for each in (earlier["identity"], identity))
     if before != now:
-        raise RunError(f"{store.path(key)} cannot be forked with another model: {'; '.join(tell_changes(before, now))}")
+        raise RunError(f"{store.path(key)} cannot be forked with another model: {'; '.join(list_changes(before, now))}")
     return fork
 
 
@@ -192,7 +192,7 @@ def check_origin(store: Store, job: RunJob) -> None:
 
 
 def _nothing_to_fork(store: Store, key: str) -> RunError:
-    hint = tell_runs_like(store, key.removeprefix("runs/"))
+    hint = suggest_runs(store, key.removeprefix("runs/"))
     return RunError(f"there is no {store.path(key)} to fork; set another `run`, or remove `resume`; {hint}")
 
 
@@ -217,7 +217,7 @@ def check_settings(store: Store, run: Run) -> dict[str, Any] | None:
     """
     earlier = read_sealed(store, f"{run.key}/{CONFIG}")
     if earlier is not None and earlier["fingerprint"] != run.fingerprint:
-        differences = "; ".join(tell_changes(earlier["identity"], run.identity)) or "its format"
+        differences = "; ".join(list_changes(earlier["identity"], run.identity)) or "its format"
         raise RunError(
             f"{store.path(run.key)} was trained with other settings: {differences}. Set another `run`, remove "
             "`run` for a generated name, restore the settings, or start a new run from its weights with `resume: fork`"

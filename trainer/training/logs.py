@@ -49,20 +49,20 @@ class AsEvents(logging.Handler):
             self._send(record.levelname, record.name, record.getMessage())
 
     def close(self) -> None:
-        self.tell_left_out()
+        self.log_left_out()
         super().close()
 
     def _may_pass(self) -> bool:
         now = time.monotonic()
         if now - self._since >= SECONDS:
-            self.tell_left_out()
+            self.log_left_out()
             self._since, self._passed = now, 0
         may = self._passed < LINES
         self._passed += may
         self._left_out += not may
         return may
 
-    def tell_left_out(self) -> None:
+    def log_left_out(self) -> None:
         """Log how many lines were left out, if any."""
         if self._left_out:
             self._send(

@@ -59,10 +59,10 @@ class PartSaver(Saver):
             self._on_first(self._require_lease)
             # Ranks other than 0 log errors only, and rank 0 does not know what they wait for.
             level = logging.WARNING if self._runtime.rank == 0 else logging.ERROR
-            tell = partial(
+            warn = partial(
                 log.log, level, "rank %d: step %d is not saved yet: %s", self._runtime.rank, snapshot.state.step
             )
-            parts_put = self._runtime.on_each(lambda: self._put_part(snapshot), tell)
+            parts_put = self._runtime.on_each(lambda: self._put_part(snapshot), warn)
             records = [record for each in parts_put for record in each]
             self._on_first(lambda: self._commit_parts(snapshot, records))
             self._on_first(self._mark)

@@ -14,7 +14,7 @@ from trainer.common.process import versions
 from trainer.config.runs import RunJob
 from trainer.models.hub import commits_taken, take_commits
 from trainer.models.pretrained import digest_files
-from trainer.records.fields import tell_changes
+from trainer.records.fields import list_changes
 from trainer.training.runtime import Runtime
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ def _compare(work: Callable[[], dict[str, Any] | None], runtime: Runtime, remedy
 def _require_same(answers: list[tuple[str, dict[str, Any] | None]], remedy: str) -> None:
     host, first = answers[0]
     for rank, (other_host, other) in enumerate(answers):
-        if other is not None and (changes := tell_changes(first or {}, other)):
+        if other is not None and (changes := list_changes(first or {}, other)):
             raise ConfigError(
                 f"{other_host} (rank {rank}) differs from {host} (rank 0): {'; '.join(changes)}; {remedy}"
             )

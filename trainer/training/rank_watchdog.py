@@ -82,7 +82,7 @@ class Peers:
         if word := _in_time(self._read_word):
             return word
         lost = _in_time(self._call_roll)
-        return self._tell_lost([self._home] if lost is None else [self._name(rank) for rank in lost]) or RankLost(
+        return self._announce_lost([self._home] if lost is None else [self._name(rank) for rank in lost]) or RankLost(
             f"the connection to another rank broke, although all ranks are alive: {error}", EXIT_CRASHED
         )
 
@@ -94,7 +94,7 @@ class Peers:
         """The process that holds the store."""
         return f"torchrun on {os.environ['MASTER_ADDR']}" if self._by_torchrun else self._name(0)
 
-    def _tell_lost(self, lost: list[str]) -> RankLost | None:
+    def _announce_lost(self, lost: list[str]) -> RankLost | None:
         """Write, unless a rank already has, and return the error that these processes are lost."""
         if not lost:
             return None
@@ -159,7 +159,7 @@ class Peers:
             lost = [self._name(rank) for rank in self._watched if self._silent[rank] > SILENT_SECONDS]
             if lost and self._torchrun_ended:  # nothing is heard of the ranks since
                 lost = [self._home]
-            word = self._word or self._tell_lost(lost)
+            word = self._word or self._announce_lost(lost)
             if word is not None and not self._over.wait(OWN_END_SECONDS):
                 _report(word)
                 end_at_once(word.status)

@@ -19,7 +19,7 @@ from trainer.models.adapters import count_trained, is_adapted, load_adapter, mer
 from trainer.models.pretrained import find_model
 from trainer.models.weights import Base, is_adapter, require_base
 from trainer.records.evaluations import Criterion
-from trainer.records.fields import tell_changes
+from trainer.records.fields import list_changes
 from trainer.records.lease import Lease, clear_dead_lease, is_held
 from trainer.records.plans import Plan, RunPlan
 from trainer.records.shapes import folder_name
@@ -53,10 +53,10 @@ from trainer.training.rank_watchdog import explaining_lost_ranks
 from trainer.training.restoring import restore
 from trainer.training.run_repair import (
     find_best,
-    mend_config,
-    mend_finished,
-    mend_plan,
     note_environment,
+    repair_config,
+    repair_finished,
+    repair_plan,
     warn_of_damaged_best,
 )
 from trainer.training.runtime import (
@@ -136,7 +136,7 @@ def train(
         runtime.on_first(lambda: note_untrained(store, run, job, prepared))
         return finished
     workload = retry_transient(lambda: kind.open(starting_with(job, run.start), store, prepared, runtime.ranks))
-    if expected is not None and (differences := tell_changes(expected.fixed(), workload.plan.fixed())):
+    if expected is not None and (differences := list_changes(expected.fixed(), workload.plan.fixed())):
         raise RunError(f"the trainer's step plan differs from the one that it was given: {'; '.join(differences)}")
     with ExitStack() as stack:
         stack.callback(workload.close)
@@ -160,8 +160,8 @@ def _tidy(job: RunJob, kind: TrainingKind, store: Store, run: Run, data: Trainin
 
     clear_dead_lease(store, run.key)
     if not is_held(store, run.key):
-        mend_config(store, run, job, data)
-        mend_finished(store, run.key, make_plan, job.best_by, job.training.keep_epochs)
+        repair_config(store, run, job, data)
+        repair_finished(store, run.key, make_plan, job.best_by, job.training.keep_epochs)
 
 
 def _hold(lease: Lease, stack: ExitStack) -> None:
@@ -170,10 +170,10 @@ def _hold(lease: Lease, stack: ExitStack) -> None:
 
 def _claim(store: Store, run: Run, job: RunJob, data: TrainingData, workload: Workload) -> None:
     store.sweep()
-    mend_config(store, run, job, data)
+    repair_config(store, run, job, data)
     claim_run(store, run, job, data, lambda: find_fork(store, run))
     check_begun(store, run)
-    mend_plan(store, run.key, workload.plan)
+    repair_plan(store, run.key, workload.plan)
 
 
 def _train(

@@ -17,7 +17,7 @@ from typing import Any
 
 from trainer.common.errors import ArtifactError
 from trainer.config.runs import RunJob
-from trainer.records.fields import tell_changes
+from trainer.records.fields import list_changes
 from trainer.records.plans import Plan
 from trainer.records.sealed import read_listed, read_pointer, read_sealed, write_pointer, write_sealed
 from trainer.records.shapes import folder_name
@@ -39,7 +39,7 @@ from trainer.training.identity import Run, TrainingData, describe_run
 log = logging.getLogger(__name__)
 
 
-def mend_pointers(
+def repair_pointers(
     store: Store,
     run: str,
     steps: list[int],
@@ -64,7 +64,7 @@ def mend_pointers(
         if (epoch := ended(step)) is not None and step in ends and step not in marked:
             wanted[epoch_pointer(epoch, step, figure, _scores(store, run, step))] = step
     pointers = dict.fromkeys([*wanted, BEST, *(f"{EPOCHS}/{name}" for name in epochs)])
-    named = {_mended(store, run, pointer, wanted.get(pointer), steps) for pointer in pointers}
+    named = {_repaired(store, run, pointer, wanted.get(pointer), steps) for pointer in pointers}
     return {step for step in named if step is not None}
 
 
@@ -77,7 +77,7 @@ def find_best(store: Store, run: str, state: TrainState) -> int | None:
     if best is None:
         return None
     place = store.path(f"{run}/{folder_name(best)}")
-    earlier = _mended(store, run, BEST, best if best in steps else None, steps)
+    earlier = _repaired(store, run, BEST, best if best in steps else None, steps)
     if best not in steps and earlier is not None and earlier < best:
         log.warning("%s, the best checkpoint, was never saved: using the best that was, step %d", place, earlier)
         best = earlier
@@ -98,7 +98,7 @@ def warn_of_damaged_best(store: Store, run: str, state: TrainState) -> None:
         log.warning("%s, before the run ends; a later step may still become the best", error)
 
 
-def mend_plan(store: Store, run: str, plan: Plan) -> None:
+def repair_plan(store: Store, run: str, plan: Plan) -> None:
     """Write a run's plan, which follows from its data and its job, with a warning if the earlier one was damaged."""
     try:
         read_sealed(store, f"{run}/{PLAN}")
@@ -107,7 +107,7 @@ def mend_plan(store: Store, run: str, plan: Plan) -> None:
     write_sealed(store, f"{run}/{PLAN}", plan.model_dump())
 
 
-def mend_finished(
+def repair_finished(
     store: Store, run: str, make_plan: Callable[[], Plan], figure: str, keep_epochs: int | None = None
 ) -> None:
     """Repair a finished run, which no process trains: its plan, and the pointers to its remaining checkpoints."""
@@ -116,18 +116,18 @@ def mend_finished(
     except ArtifactError:
         plan = None
     if plan is None:
-        mend_plan(store, run, made := make_plan())
+        repair_plan(store, run, made := make_plan())
         plan = made.model_dump()
     steps, every = committed_steps(store, run), plan["steps_per_epoch"]
     try:
         state = _read_state(store, run, steps[-1]) if steps else None
         if state is not None:
-            mend_pointers(store, run, steps, state, partial(ended_epoch, every=every), figure, keep_epochs)
+            repair_pointers(store, run, steps, state, partial(ended_epoch, every=every), figure, keep_epochs)
     except ArtifactError as error:
         log.warning("%s", error)  # the model is published, and readers of that file will report the damage
 
 
-def _mended(store: Store, run: str, pointer: str, step: int | None, steps: list[int]) -> int | None:
+def _repaired(store: Store, run: str, pointer: str, step: int | None, steps: list[int]) -> int | None:
     """The step of a pointer, which is first corrected to `step` if that is committed; None if there is no pointer."""
     known = step is not None and step in steps
     fault = f"{store.path(f'{run}/{pointer}')} is missing"
@@ -184,7 +184,7 @@ def find_config_fault(store: Store, run: Run) -> str | None:
     return None
 
 
-def mend_config(store: Store, run: Run, job: RunJob, data: TrainingData) -> None:
+def repair_config(store: Store, run: Run, job: RunJob, data: TrainingData) -> None:
     """Rewrite a damaged config.json, with a warning. Raises `ArtifactError` as `find_config_fault` does."""
     fault = find_config_fault(store, run)
     if fault is None:
@@ -228,6 +228,6 @@ def note_environment(store: Store, run: str, environment: dict[str, Any], step: 
         if int(name.removeprefix(UNTIL)) >= step
         for clause in former.pop(name).split("; ")
     ]
-    changes = dict.fromkeys([*here, *(tell_changes(before, environment) if before else ())])
+    changes = dict.fromkeys([*here, *(list_changes(before, environment) if before else ())])
     note = {f"{UNTIL}{step}": "; ".join(changes)} if changes else {}
     write_sealed(store, f"{run}/{ENVIRONMENT}", {**environment, **former, **note})

@@ -97,7 +97,7 @@ class Runtime:
         result: T = outcome[0]
         return result
 
-    def on_each(self, work: Callable[[], T], tell: Callable[[str], object] = log.warning) -> list[T]:
+    def on_each(self, work: Callable[[], T], warn: Callable[[str], object] = log.warning) -> list[T]:
         """Run `work` on every rank, and return the results of all on every rank, in the order of the ranks.
 
         Each rank retries transient errors and reports them itself, because the others do not know of them. If the store
@@ -107,7 +107,7 @@ class Runtime:
         outcome: tuple[Any, str | None, int, bool] = (None, None, 0, True)
         failure: Exception | None = None
         try:
-            outcome = (retry_transient(work, tell), None, 0, True)
+            outcome = (retry_transient(work, warn), None, 0, True)
         except Exception as error:
             failure = error
             where = f"rank {self.rank} of {self.ranks} ({socket.gethostname()})"

@@ -50,7 +50,7 @@ from trainer.training.checkpoint import (
     saved_steps,
 )
 from trainer.training.restoring import parameter_names
-from trainer.training.run_repair import mend_pointers
+from trainer.training.run_repair import repair_pointers
 from trainer.training.sharding import LocalPart
 
 log = logging.getLogger(__name__)
@@ -275,9 +275,9 @@ class Saver:
         started = time.monotonic()
         step = snapshot.state.step
         with defer_stop():
-            tell = partial(log.warning, "step %d is not saved yet: %s", step)
-            retry_transient(lambda: self._commit(snapshot), tell)
-            retry_transient(self._mark, tell)
+            warn = partial(log.warning, "step %d is not saved yet: %s", step)
+            retry_transient(lambda: self._commit(snapshot), warn)
+            retry_transient(self._mark, warn)
         return Commit(step, time.monotonic() - started)
 
     def _commit(self, snapshot: Snapshot) -> None:
@@ -355,7 +355,7 @@ class Saver:
         ended = partial(self._ended_epoch, state)
         if self._keep_epochs is not None:
             drop_epochs(self._store, self._run, self._keep_epochs)
-        kept = mend_pointers(self._store, self._run, steps, state, ended, self._figure, self._keep_epochs)
+        kept = repair_pointers(self._store, self._run, steps, state, ended, self._figure, self._keep_epochs)
         kept.update(steps[-self._keep_last :], [] if state.best_step is None else [state.best_step])
         unneeded = [step for step in saved_steps(self._store, self._run) if step not in kept]
         self._delete_listed([f"{self._run}/{folder_name(step)}" for step in unneeded], first=MANIFEST)

@@ -9,7 +9,7 @@ from tests.support import small_job, write_config
 from tests.trainer.chats import chat_values
 from tests.trainer.curating import curated_job, decide, prose, write_documents
 from trainer.common.progress import silent
-from trainer.curation.tell_decisions import tell
+from trainer.curation.print_decisions import print_decisions
 from trainer.data.decisions import read_decisions
 from trainer.kinds.pretraining.preflight import preflight
 from trainer.preflight import curation
@@ -53,7 +53,7 @@ def test_an_n_gram_that_drops_many_documents_is_named_with_its_example(
     assert line == {"corpus": "one", "documents": 8, "of": 100, "words": TOLD, "example": example}
     said = f"corpus 'one': 8.0% of 100 documents are dropped because they share the words {TOLD!r} with {example}; if"
     assert [record.getMessage()[: len(said)] for record in caplog.records] == [said]
-    tell(job.store, None, None, None, None, 5, False)
+    print_decisions(job.store, None, None, None, None, 5, False)
     assert f"warning: {said}" in capsys.readouterr().out
 
 

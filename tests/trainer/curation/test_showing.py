@@ -15,7 +15,7 @@ from trainer.common.errors import ArtifactError, PipelineError
 from trainer.curation import functions, showing
 from trainer.curation.contamination import Overlap
 from trainer.curation.measures import Size
-from trainer.curation.tell_decisions import side_by_side, tell
+from trainer.curation.print_decisions import print_decisions, side_by_side
 from trainer.data.decisions import read_decisions
 from trainer.store.storage import Store
 
@@ -45,7 +45,7 @@ def store(tmp_path: Path) -> str:
 
 def shown(store: str, capsys: pytest.CaptureFixture[str], **words: Any) -> str:
     given = {"reason": None, "document": None, "corpus": None, "key": None, "examples": 5, "as_json": False, **words}
-    tell(store, **given)
+    print_decisions(store, **given)
     return capsys.readouterr().out
 
 
@@ -122,7 +122,7 @@ def test_what_a_document_shares_is_told_with_the_example_that_has_it(
     (name,) = Store(job.store).names("decisions")
     kept = read_decisions(Store(job.store), f"decisions/{name}").details["kept_out"]
     with pytest.raises(ArtifactError, match="the manifest of the decisions has no evaluation file of SHA-256"):
-        showing.SharedWithExamples(Store(job.store), {**kept, "files": kept["files"][:1]}).tell(said[2].encode())
+        showing.SharedWithExamples(Store(job.store), {**kept, "files": kept["files"][:1]}).describe(said[2].encode())
     (hashes,) = (tmp_path / "store" / "measures" / "overlaps").glob("*-examples.npz")
     hashes.unlink()
     showing._origins.cache_clear()
@@ -223,7 +223,7 @@ def test_what_was_not_decided_about_is_not_shown(store: str, tmp_path: Path) -> 
     path.write_text(path.read_text().replace("too short", "too brief"))
     given = {"reason": None, "document": f"{path}#9", "corpus": None, "key": None, "examples": 5, "as_json": False}
     with pytest.raises(PipelineError, match="has changed since its documents were decided; run the job again"):
-        tell(store, **given)
+        print_decisions(store, **given)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_what_was_not_decided_about_is_not_shown(store: str, tmp_path: Path) -> 
 def test_what_is_not_there_is_said(store: str, words: dict[str, str], says: str) -> None:
     given = {"reason": None, "document": None, "corpus": None, "key": None, "examples": 5, "as_json": False, **words}
     with pytest.raises(PipelineError, match=re.escape(says)):
-        tell(store, **given)
+        print_decisions(store, **given)
 
 
 def test_decisions_that_are_not_finished_hide_no_others(store: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -269,7 +269,7 @@ def test_the_table_is_told_without_the_functions(
     assert f"{raw}#1 of one: kept" in shown(job.store, capsys, document=f"{raw}#1")
     given = {"reason": None, "document": f"{raw}#2", "corpus": None, "key": None, "examples": 5, "as_json": False}
     with pytest.raises(PipelineError, match="function 'removed:judge' cannot be loaded"):
-        tell(job.store, **given)
+        print_decisions(job.store, **given)
 
 
 def test_a_corpus_that_loses_much_and_a_cluster_that_is_large_are_warned_of(

@@ -17,11 +17,11 @@ from trainer.common.process import on_rank
 from trainer.common.stopping import check_stop, install_signal_handlers, leave, wait
 
 def work():
-    from trainer.data.shard_building import tell_parent
+    from trainer.data.shard_building import report_to_parent
     from trainer.data.shard_building import Workers
     with Workers(2) as workers:
         for _ in range(2):
-            workers._started().submit(tell_parent, 1)
+            workers._started().submit(report_to_parent, 1)
         print("starting", flush=True)
         while True:
             wait(0.05)

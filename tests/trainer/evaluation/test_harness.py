@@ -216,7 +216,7 @@ def test_a_tasks_questions_were_kept_out_if_the_fields_that_they_are_made_of_wer
     for fields in (["question"], ["note"]):
         wanted = {"decontaminate": {"files": [{**files, "fields": fields}], "least_words": 2}}
         key = run_through(curated_run(raw, tmp_path / fields[0], wanted))
-        told[fields[0]] = task_of(measure(Finished(tmp_path / fields[0], key), options)).tell_kept_out()
+        told[fields[0]] = task_of(measure(Finished(tmp_path / fields[0], key), options)).describe_kept_out()
     assert told == {"question": "yes, from 2 words on", "note": "no"}
 
 

@@ -17,7 +17,7 @@ from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig
 from trainer.kinds.pretraining.preflight import preflight
 from trainer.models.causal import load_model
-from trainer.models.classifiers import _tell_attention, _tell_padding, load_finished
+from trainer.models.classifiers import _warn_of_attention, _warn_of_padding, load_finished
 from trainer.models.pretrained import READS_PADDING, outputs_depend_on_batch
 from trainer.models.trial import check_causal, depends_on_padding, tried_objective
 from trainer.pipelines.any_kind import train
@@ -157,7 +157,7 @@ def test_it_is_said_once_that_what_a_classifier_says_depends_on_padding(
     family: str, depends: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = classifier(tmp_path, family)
-    _tell_padding.cache_clear()
+    _warn_of_padding.cache_clear()
     generator = torch.get_rng_state()
     with caplog.at_level(logging.WARNING):
         loaded = [load_finished(str(folder), 1) for _ in range(2)]
@@ -183,7 +183,7 @@ def test_a_classifier_that_a_short_row_would_change_for_good_attends_fully_from_
     family: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = classifier(tmp_path, family, attention_type="block_sparse")
-    _tell_attention.cache_clear()
+    _warn_of_attention.cache_clear()
     model = load_finished(str(folder), 1)
     assert "attention_type is block_sparse, which transformers changes to original_full for good" in caplog.text
     assert model.config.attention_type == "original_full"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.common.display import tell_nearest
+from trainer.common.display import suggest_nearest
 from trainer.common.errors import ConfigError, PipelineError, RunError
 from trainer.records.run_names import find_run_name
 from trainer.store.storage import Store
@@ -63,6 +63,6 @@ def test_a_store_without_runs_says_so(tmp_path: Path) -> None:
 
 
 def test_the_nearest_names_are_told_and_of_many_the_first() -> None:
-    assert tell_nearest("near_duplicat", ["kept", "near_duplicate"]) == "did you mean 'near_duplicate'?"
-    assert tell_nearest("zzz", [*"abcdefg"]) == "there are 'a', 'b', 'c', 'd', 'e' and 2 more"
-    assert tell_nearest("zzz", []) == "there is none"
+    assert suggest_nearest("near_duplicat", ["kept", "near_duplicate"]) == "did you mean 'near_duplicate'?"
+    assert suggest_nearest("zzz", [*"abcdefg"]) == "there are 'a', 'b', 'c', 'd', 'e' and 2 more"
+    assert suggest_nearest("zzz", []) == "there is none"

@@ -10,7 +10,7 @@ from tests.headrace import headrace
 from tests.trainer.curated_runs import KEPT_OUT
 from tests.trainer.small_jobs import Finished
 from trainer.common.display import markdown_text, size
-from trainer.curation.telling import describe_decisions
+from trainer.curation.descriptions import describe_decisions
 from trainer.data.decisions import read_decisions
 from trainer.registry.facts import read_facts
 from trainer.registry.lineage import check, trace

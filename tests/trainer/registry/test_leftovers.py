@@ -18,7 +18,7 @@ from trainer.common.errors import StorageError
 from trainer.common.progress import silent
 from trainer.data import tokenization
 from trainer.records.lease import Lease
-from trainer.registry import tell_store
+from trainer.registry import print_store
 from trainer.registry.leftovers import find_leftovers, remove_leftover
 from trainer.store.manifest import MANIFEST
 from trainer.store.storage import Store
@@ -146,7 +146,7 @@ def test_what_was_removed_before_an_error_is_told(
             raise StorageError("the store is away", transient=True)
         delete(store, key)
 
-    monkeypatch.setattr("trainer.registry.tell_store.Store", lambda url: littered)
+    monkeypatch.setattr("trainer.registry.print_store.Store", lambda url: littered)
     monkeypatch.setattr(Store, "delete", fail_at_the_last)
     assert headrace("leftovers", littered.url, "--older-than", "0", "--remove", "--json") == 75
     printed = capsys.readouterr()
@@ -159,10 +159,10 @@ def test_gc_tells_the_first_error_where_the_store_is_away_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def go_away(*_: object) -> None:
-        monkeypatch.setattr(tell_store, "pinned", go_away)
+        monkeypatch.setattr(print_store, "pinned", go_away)
         raise StorageError("the store is away", transient=True)
 
-    monkeypatch.setattr(tell_store, "collect", lambda job: (go_away() for _ in range(1)))
+    monkeypatch.setattr(print_store, "collect", lambda job: (go_away() for _ in range(1)))
     assert headrace("gc", str(tmp_path), "--json") == 75
     printed = capsys.readouterr()
     assert json.loads(printed.out)["found"] == [] and "the store is away" in printed.err

@@ -23,8 +23,8 @@ from trainer.evaluation.dialogue import find_named
 from trainer.records.basis import by_file, describe_file
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.registry.lineage import _check_base, check, check_file, find_run, trace
+from trainer.registry.print_store import describe_lineage, finding_lines
 from trainer.registry.promotion import promote
-from trainer.registry.tell_store import describe_lineage, tell_findings
 from trainer.store.manifest import MANIFEST, read_manifest, seal
 from trainer.store.names import CHECKPOINT_KIND
 from trainer.store.storage import Store
@@ -145,7 +145,7 @@ def test_control_characters_of_names_and_reasons_do_not_reach_the_terminal(store
     traced = trace(store, finished.run)
     for files in traced["raw_files"].values():
         files[0]["path"] += "\x1b[2J\nname"
-    lines = [*describe_lineage(traced, every_file=True), *tell_findings(check(store, traced))]
+    lines = [*describe_lineage(traced, every_file=True), *finding_lines(check(store, traced))]
     assert all(line.isprintable() for line in lines)
     assert sum("\\u001b[2J\\nname" in line for line in lines) == 4, "as files, and as missing ones"
 

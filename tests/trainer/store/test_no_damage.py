@@ -19,7 +19,7 @@ from trainer.store.manifest import publish_folder, read_manifest
 from trainer.store.names import CHECKPOINT_KIND, FINAL, FINAL_KIND
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState
-from trainer.training.run_repair import mend_pointers
+from trainer.training.run_repair import repair_pointers
 
 NAN = float("nan")
 
@@ -72,7 +72,7 @@ def test_a_stray_file_among_folders_holds_no_run_and_no_epoch(tmp_path: Path) ->
         store.read_bytes("runs/.DS_Store/config.json")
     publish(store, f"runs/a/{folder_name(1)}", CHECKPOINT_KIND, {"state.json": b"{}"}, {})
     store.write_bytes("runs/a/epochs/.DS_Store", b"")
-    assert mend_pointers(store, "runs/a", [1], TrainState(step=1), lambda step: None, "loss") == {1}
+    assert repair_pointers(store, "runs/a", [1], TrainState(step=1), lambda step: None, "loss") == {1}
 
 
 def test_a_listed_file_that_is_no_json_is_refused_by_name(empty_store: Store) -> None:

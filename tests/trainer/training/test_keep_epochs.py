@@ -13,7 +13,7 @@ from trainer.pipelines.any_kind import train
 from trainer.records.plans import Plan, PreparedData
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState
-from trainer.training.run_repair import mend_finished
+from trainer.training.run_repair import repair_finished
 
 PLAN = Plan(global_batch=1, ranks=1, micro_batch=1, accumulation=1, steps_per_epoch=2, total_steps=12, warmup_steps=0)
 
@@ -59,7 +59,7 @@ def test_epochs_of_five_digits_are_newer_than_those_of_four(empty_store: Store) 
 def test_what_was_dropped_is_not_pointed_to_again(empty_store: Store, caplog: pytest.LogCaptureFixture) -> None:
     save_all(empty_store, 1)
     names = empty_store.names(f"{RUN}/epochs")
-    mend_finished(empty_store, RUN, lambda: PLAN, "loss", keep_epochs=1)
+    repair_finished(empty_store, RUN, lambda: PLAN, "loss", keep_epochs=1)
     assert empty_store.names(f"{RUN}/epochs") == names
     assert "epochs/" not in caplog.text
 

@@ -13,7 +13,7 @@ from trainer.config.jobs import PipelineJob
 from trainer.data.shard_building import Workers
 from trainer.kinds.kind import identify_run
 from trainer.kinds.pretraining.kind import find_prepared
-from trainer.records.fields import tell_changes
+from trainer.records.fields import list_changes
 from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_sealed
 from trainer.registry.references import References, artifacts_of
@@ -105,8 +105,8 @@ def test_a_folder_of_other_settings_is_not_touched(raw: Path, data: PreparedData
 
 def test_differences_name_the_leaves() -> None:
     before = {"a": {"b": 1, "c": [1, 2]}, "d": None}
-    assert tell_changes(before, {"a": {"b": 2, "c": [1, 2]}, "e": 5}) == ["a.b: 1 -> 2", "e: None -> 5"]
-    assert tell_changes(before, before) == []
+    assert list_changes(before, {"a": {"b": 2, "c": [1, 2]}, "e": 5}) == ["a.b: 1 -> 2", "e: None -> 5"]
+    assert list_changes(before, before) == []
 
 
 def long_job(raw: Path, store: Path) -> PipelineJob:

@@ -153,7 +153,7 @@ def read_conversations(
         _require_conversations(data, counts, source.cut)
 
 
-def tell(data: ConversationsConfig, counts: dict[str, Counts]) -> None:
+def log_counts(data: ConversationsConfig, counts: dict[str, Counts]) -> None:
     """Log what was skipped, cut or left out, and how many questions of other splits are in train."""
     name = data.name
     for split, found in counts.items():
@@ -201,7 +201,7 @@ def _write(
         for split, block in blocks.items():
             if block:
                 files[split].write_batch(rows_of(block))
-    tell(data, counts)
+    log_counts(data, counts)
     return _describe(data, encoder, counts)
 
 

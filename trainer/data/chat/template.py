@@ -102,7 +102,7 @@ class Renderer:
             status = process.wait()
             self.close()
             check_stop()
-            raise Refused(self._tell_end(status, seconds))
+            raise Refused(self._describe_end(status, seconds))
         found: dict[str, Any] = json.loads(answer)
         if refused := found.get("refused"):
             raise Refused(refused)
@@ -119,7 +119,7 @@ class Renderer:
         process.stdin.write(_line(self._setup))
         return process
 
-    def _tell_end(self, status: int, seconds: float) -> str:
+    def _describe_end(self, status: int, seconds: float) -> str:
         if status >= 0:
             return f"the process that renders the chat template ended with status {status}; see its output above"
         if status == -signal.SIGPROF:

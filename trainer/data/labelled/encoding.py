@@ -74,7 +74,7 @@ def _write(
 ) -> dict[str, Any]:
     """Write the splits of the job's data into a folder; returns the manifest's details."""
     data = job.data
-    _tell_of_tokenizer(encoder)
+    _warn_of_tokenizer(encoder)
     with open_labelled(data, source, progress) as labelled:
         _warn_of_unlabelled(data, labelled)
         total = sum(map(len, labelled.splits.values()))
@@ -229,7 +229,7 @@ def _lists(encodings: list[Encoding], name: str, kind: pa.DataType, lengths: NDA
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, kind))
 
 
-def _tell_of_tokenizer(encoder: TextEncoder) -> None:
+def _warn_of_tokenizer(encoder: TextEncoder) -> None:
     if encoder.pad_is_end:
         log.info("the tokenizer has no padding token: padding with its end token %r", encoder.pad_token)
     if encoder.divider is not None:

@@ -64,7 +64,7 @@ def rows_to_look_at(parts: Sequence[Part]) -> int | None:
     return None if sum(map(stored_bytes, parts)) <= WHOLE_BYTES else HEAD_ROWS
 
 
-def tell_heads(what: str, parts: Sequence[Part]) -> str:
+def describe_heads(what: str, parts: Sequence[Part]) -> str:
     """Describe what was checked when it was not all."""
     return f"the first {count(HEAD_ROWS)} {what} of each of {plural(len(parts), 'file')}"
 
@@ -89,7 +89,7 @@ def look_at_labelled(store: Store, data: LabelledDataConfig, encoder: TextEncode
     source = find_splits(store, data)
     parts = [part for each in source.parts.values() for part in each]
     if rows_to_look_at(parts) is not None:
-        return _look_at_heads(data, source, encoder, progress, tell_heads("rows", parts))
+        return _look_at_heads(data, source, encoder, progress, describe_heads("rows", parts))
     with open_labelled(data, source, progress) as found:
         sizes = {split: len(examples) for split, examples in found.splits.items()}
         labels = found.splits[TRAIN].labels

@@ -4,7 +4,7 @@ from typing import Any
 
 from trainer.common.display import Pairs, count, number, percent, plural, short
 from trainer.data.splits import TRAIN
-from trainer.kinds.tuning_page import compare_tuning, data_table, encoded_of, tell_in_train, use_by_asking
+from trainer.kinds.tuning_page import compare_tuning, data_table, describe_in_train, encoded_of, use_by_asking
 from trainer.records.plans import TuningPlan
 from trainer.registry.content import (
     Block,
@@ -15,21 +15,21 @@ from trainer.registry.content import (
     begun_with,
     checkpoint_table,
     model_pairs,
+    opening_sentence,
     plan_pairs,
     size_tiles,
     speed_tiles,
-    tell_made,
 )
 from trainer.registry.curves import standard_curves
 from trainer.registry.facts import RunFacts
 from trainer.registry.sections import (
     describe_harness,
+    describe_loss,
+    describe_scores,
     index_scores,
     loss_tiles,
     sample_blocks,
     score_blocks,
-    tell_loss,
-    tell_scores,
 )
 
 UNIT = "nats a token of an answer"
@@ -52,8 +52,8 @@ def describe_chat(facts: RunFacts, plan: TuningPlan) -> ReportContent:
     """The report of a run on conversations."""
     key, details = encoded_of(facts)
     return ReportContent(
-        verdict=tell_loss(facts, UNIT),
-        evaluated=tell_scores(facts.evaluation, UNIT, "tokens of held-out answers"),
+        verdict=describe_loss(facts, UNIT),
+        evaluated=describe_scores(facts.evaluation, UNIT, "tokens of held-out answers"),
         tiles=_tiles(facts, plan),
         curves=standard_curves(UNIT, ["perplexity"]),
         results=[Section("Results by split", score_blocks(facts, RESULTS, UNIT)), *describe_harness(facts)],
@@ -90,7 +90,7 @@ def _data_note(facts: RunFacts, details: dict[str, Any]) -> str:
         notes.append(f"A share of {share} is held out for validation, by a hash of the text before the first answer.")
     if unmarked := sum(each["unmarked"] for each in details["splits"].values()):
         notes.append(f"{plural(unmarked, 'answer')} that the chat template does not mark as such are not trained on.")
-    return " ".join([*notes, *tell_in_train(details, "question")])
+    return " ".join([*notes, *describe_in_train(details, "question")])
 
 
 def _plan(facts: RunFacts, plan: TuningPlan, details: dict[str, Any]) -> Pairs:
@@ -117,7 +117,7 @@ def _model(facts: RunFacts, encoded: str, details: dict[str, Any]) -> Pairs:
 def _card(facts: RunFacts, plan: TuningPlan) -> Card:
     job = facts.job
     how = f"tuned from {begun_with(facts)} on {count(plan.examples)} conversations"
-    summary = tell_made(facts, "causal language model that answers", how)
+    summary = opening_sentence(facts, "causal language model that answers", how)
     matter = {"datasets": [job["data"]["path"]]} if job["data"]["source"] == "hub" else {}
     name = job["data"]["name"]
     results = index_scores(facts, "text-generation", UNIT, name, job["data"]["path"] or name)

@@ -118,7 +118,7 @@ def identify_checkpoint(store: Store, job: EvaluateJob) -> Measurement | None:
                 f"{setting} applies to language models only, but {job.checkpoint} is a classifier, which is measured "
                 f"on the labelled splits of its own run; remove {setting}"
             )
-    tell_unused(job)
+    log_unused(job)
     trained = validate_job(FinetuneJob, {**config["job"], "store": job.store}, store.path(f"{run}/{CONFIG}"))
     # Not validated as a training job: adapters and Muon do not allow sharding, but measuring their models does.
     where = {name: getattr(job, name) for name in ("precision", "device", "sharding", "cpu_offload")}
@@ -177,7 +177,7 @@ def classes_in(config: Mapping[str, Any], task: str) -> list[str] | None:
     return [names[number] for number in sorted(names, key=int)]
 
 
-def tell_unused(job: EvaluateJob) -> None:
+def log_unused(job: EvaluateJob) -> None:
     """Log which settings of an evaluation have no effect on a classifier."""
     settings = job.evaluation.model_dump()
     usual = EvaluationConfig().model_dump()

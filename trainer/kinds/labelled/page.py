@@ -7,7 +7,7 @@ from trainer.common.display import Pairs, Table, count, number, percent, score, 
 from trainer.config.labelled import BALANCED
 from trainer.data.labelled.encoded import find_class_weights
 from trainer.evaluation.builtin_metrics import marks_entities
-from trainer.kinds.tuning_page import compare_tuning, describe_tuning, encoded_of, tell_in_train
+from trainer.kinds.tuning_page import compare_tuning, describe_in_train, describe_tuning, encoded_of
 from trainer.records.evaluations import Classification, Result
 from trainer.records.plans import TuningPlan
 from trainer.registry.content import Block, ReportContent, Section, program
@@ -33,7 +33,7 @@ for place, word in enumerate(inputs.word_ids()):
 print([(words[word], label) for word, label in labels.items()])"""
 
 
-def tell_model(details: dict[str, Any]) -> str:
+def describe_model_kind(details: dict[str, Any]) -> str:
     """The kind of model, in words."""
     if details["task"] == "tokens":
         return "token classification"
@@ -87,7 +87,7 @@ def _note(facts: RunFacts, details: dict[str, Any]) -> str:
     if details["source"]["validation_cut"]:
         fraction = f"{data['validation_fraction']:g}"
         notes.append(f"A share of {fraction} of the examples is held out for validation, by a hash of their text.")
-    return " ".join([*notes, *tell_in_train(details, "example")])
+    return " ".join([*notes, *describe_in_train(details, "example")])
 
 
 def _columns(facts: RunFacts, details: dict[str, Any]) -> Pairs:
@@ -208,7 +208,7 @@ def describe_finetuning(facts: RunFacts, plan: TuningPlan) -> ReportContent:
     _, details = encoded_of(facts)
     task = "token-classification" if details["task"] == "tokens" else "text-classification"  # as the hub calls it
     content = describe_tuning(
-        facts, plan, LOSS_UNITS[details["task"]], task, tell_model(details), use_of(facts, details),
+        facts, plan, LOSS_UNITS[details["task"]], task, describe_model_kind(details), use_of(facts, details),
         data=describe_data(facts, details), loss=_loss(facts.job["training"], details),
     )  # fmt: skip
     return replace(

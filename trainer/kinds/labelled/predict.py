@@ -21,7 +21,7 @@ from trainer.common.progress import Progress
 from trainer.config.labelled import PredictJob
 from trainer.data.labelled.encoded import open_split
 from trainer.data.labelled.encoding import TAGS, encode_block, warn_of_markers
-from trainer.data.labelled.look import measure_lengths, rows_to_look_at, tell_heads
+from trainer.data.labelled.look import describe_heads, measure_lengths, rows_to_look_at
 from trainer.data.labelled.rows import characters_of
 from trainer.data.labelled.text_encoder import TextEncoder, load_text_encoder
 from trainer.data.shards import batches
@@ -196,5 +196,5 @@ def look_at_texts(job: PredictJob, wanted: Wanted, progress: Progress) -> TextsP
     with open_texts(wanted.data, parts, progress, most) as texts:
         found = sum(texts.counts)
         lengths = measure_lengths(texts.examples(), found, encoder)
-        looked_at = tell_heads("rows", parts) if most else f"all of {plural(len(parts), 'file')}"
+        looked_at = describe_heads("rows", parts) if most else f"all of {plural(len(parts), 'file')}"
         return TextsPreview(looked_at=looked_at, texts=found, bad=texts.bad.as_details(), lengths=lengths)

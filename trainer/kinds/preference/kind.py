@@ -68,11 +68,11 @@ def reference_step(store: Store, job: PreferenceJob, progress: Progress, data: A
     return Step(
         store, REFERENCE_KIND, "references", job.data.name, recipe, inputs={"encoded set": data.as_input(), **model},
         told=frozenset(model),
-        explains=Explains(remarks=lambda manifest: [tell_reference(manifest)]),
+        explains=Explains(remarks=lambda manifest: [describe_reference(manifest)]),
     )  # fmt: skip
 
 
-def tell_reference(manifest: Manifest) -> str:
+def describe_reference(manifest: Manifest) -> str:
     """A sentence: how often the reference model prefers the chosen answer."""
     splits = manifest.details["splits"].items()
     shares = ", ".join(f"{each['accuracy']:.1%} of {each['pairs']:,} pairs of {split}" for split, each in splits)

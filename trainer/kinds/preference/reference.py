@@ -27,7 +27,7 @@ from trainer.data.encoded import encoded_manifest
 from trainer.engines.executors import Advance
 from trainer.evaluation.scoring import nothing, score_each
 from trainer.kinds.preference.job import PreferenceJob
-from trainer.kinds.preference.kind import BATCH, find_reference, reference_step, tell_reference
+from trainer.kinds.preference.kind import BATCH, describe_reference, find_reference, reference_step
 from trainer.kinds.tuning_workload import placed_causal
 from trainer.models.losses import next_tokens, token_losses_in_pieces
 from trainer.models.pretrained import find_pretrained
@@ -214,4 +214,4 @@ def _describe(data: ChatSet, split: str, sums: NDArray[np.float64]) -> dict[str,
 def _log_reference(manifest: Manifest) -> None:
     swapped = manifest.details["splits"]["train"]["accuracy"] < 0.5
     hint = "; if you did not expect this, check whether `chosen` and `rejected` are swapped"
-    log.log(logging.WARNING if swapped else logging.INFO, "%s%s", tell_reference(manifest), hint if swapped else "")
+    log.log(logging.WARNING if swapped else logging.INFO, "%s%s", describe_reference(manifest), hint if swapped else "")

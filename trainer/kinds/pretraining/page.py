@@ -21,23 +21,23 @@ from trainer.registry.content import (
     begun_with,
     checkpoint_table,
     model_pairs,
+    opening_sentence,
     plan_pairs,
     program,
     size_tiles,
     speed_tiles,
-    tell_made,
 )
 from trainer.registry.curves import standard_curves
 from trainer.registry.facts import RunFacts
 from trainer.registry.sections import (
     describe_curation,
     describe_harness,
+    describe_loss,
+    describe_scores,
     index_scores,
     loss_tiles,
     sample_blocks,
     score_blocks,
-    tell_loss,
-    tell_scores,
 )
 
 UNIT = "nats a token"
@@ -62,8 +62,8 @@ def describe_pretraining(facts: RunFacts, plan: StepPlan) -> ReportContent:
     unit, corpora = unit_of(facts.job), [corpus.name for corpus in plan.corpora]
     how = f"The finished model on held-out text, in windows of {count(facts.job['training']['context'])} tokens."
     return ReportContent(
-        verdict=tell_loss(facts, unit),
-        evaluated=tell_scores(facts.evaluation, unit, "held-out tokens"),
+        verdict=describe_loss(facts, unit),
+        evaluated=describe_scores(facts.evaluation, unit, "held-out tokens"),
         tiles=_tiles(facts, plan),
         curves=standard_curves(unit, list(_second_figure(facts))),
         results=[
@@ -189,7 +189,7 @@ def _card(facts: RunFacts, plan: StepPlan) -> Card:
         f"{objective}-lm",
         {},
         index_scores(facts, task, unit_of(facts.job), f"held-out text of {corpora}", corpora),
-        tell_made(facts, f"{objective} language model", f"{how} {tokens}"),
+        opening_sentence(facts, f"{objective} language model", f"{how} {tokens}"),
         use,
     )
 

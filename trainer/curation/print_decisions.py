@@ -10,8 +10,8 @@ from typing import Any
 from trainer.common.display import Table, count, plural, show, show_json, size, text_table
 from trainer.common.errors import ConfigError
 from trainer.config.corpora import CorpusConfig
+from trainer.curation.descriptions import decision_rows, describe_decisions
 from trainer.curation.showing import BINS, Shown, StoredDecisions
-from trainer.curation.telling import decision_rows, describe_decisions
 from trainer.store.storage import Store
 
 WIDTH = 58
@@ -70,7 +70,7 @@ CLUSTERS = 5
 ADDRESS = re.compile(r"(.+)#([1-9]\d*)")
 
 
-def tell(
+def print_decisions(
     url: str,
     reason: str | None,
     document: str | None,

@@ -36,11 +36,11 @@ def describe_decisions(details: Mapping[str, Any]) -> str:
         f"{text}; near duplicates: a similarity of at least {near.least_similarity:g}, or {near.least_contained:.0%} "
         f"contained in another document, by {near.ngram}-grams; {near.bands} bands of {near.rows} minima find "
         f"{near.found(near.least_similarity):.1%} of the pairs at {near.least_similarity:g}"
-        f"{_told_compared(details['compared'])}"
+        f"{_describe_comparisons(details['compared'])}"
     )
 
 
-def _told_compared(compared: Mapping[str, int] | None) -> str:
+def _describe_comparisons(compared: Mapping[str, int] | None) -> str:
     if compared is None:
         return ""
     text = f"; {plural(compared['pairs'], 'pair')} compared"
@@ -52,10 +52,10 @@ def _told_compared(compared: Mapping[str, int] | None) -> str:
 def decision_warnings(details: Mapping[str, Any]) -> list[str]:
     """Possible problems with decisions, one sentence each."""
     kept_out = details["kept_out"]
-    return [*_tell_losses(details["table"]), *tell_frequent(kept_out["frequent"] if kept_out else [])]
+    return [*_warn_of_losses(details["table"]), *describe_frequent(kept_out["frequent"] if kept_out else [])]
 
 
-def _tell_losses(tables: Mapping[str, Any]) -> Iterator[str]:
+def _warn_of_losses(tables: Mapping[str, Any]) -> Iterator[str]:
     """Warn about corpora that lose more than half of their documents or bytes."""
     for corpus, table in tables.items():
         for what in ("documents", "bytes"):
@@ -69,7 +69,7 @@ def _tell_losses(tables: Mapping[str, Any]) -> Iterator[str]:
                 break
 
 
-def tell_frequent(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def describe_frequent(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Describe n-grams of evaluation sets that drop many documents."""
     for line in lines:
         yield (

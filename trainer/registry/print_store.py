@@ -9,11 +9,11 @@ from trainer.common.display import count, plural, score, show, show_json, size
 from trainer.common.errors import ConfigError
 from trainer.config.files import validate_job
 from trainer.config.jobs import GarbageJob
-from trainer.curation.telling import decision_rows, describe_decisions
+from trainer.curation.descriptions import decision_rows, describe_decisions
 from trainer.records.fields import printable
 from trainer.registry.facts import SINGLE
 from trainer.registry.garbage import collect
-from trainer.registry.leftovers import LEFTOVERS, OLD, Leftover, find_leftovers, remove_leftover, tell
+from trainer.registry.leftovers import LEFTOVERS, OLD, Leftover, find_leftovers, print_items, remove_leftover
 from trainer.registry.lineage import Finding, check, find_run, trace
 from trainer.registry.references import pin, pinned, unpin
 from trainer.store.storage import Store
@@ -21,7 +21,7 @@ from trainer.store.storage import Store
 log = logging.getLogger(__name__)
 
 
-def tell_garbage(
+def print_garbage(
     url: str, older_than: float | None, runs_older_than: float | None, remove: bool, as_json: bool = False
 ) -> None:
     """Print unreferenced folders older than these ages in days, removing them if asked, and the pins."""
@@ -31,9 +31,9 @@ def tell_garbage(
     store.require_there()
     found = collect(validate_job(GarbageJob, values, "of the command line"))
     pins = sorted(pinned(store))  # read first: after an error the store may be unreachable
-    tell(found, remove, as_json=as_json, pinned=pins)
+    print_items(found, remove, as_json=as_json, pinned=pins)
     if not as_json:
-        _tell_pins(store)
+        _print_pins(store)
 
 
 def change_pin(url: str, key: str | None, removed: bool, as_json: bool = False) -> None:
@@ -47,10 +47,10 @@ def change_pin(url: str, key: str | None, removed: bool, as_json: bool = False) 
     if as_json:
         show_json({"pinned": sorted(pinned(store))})
     else:
-        _tell_pins(store)
+        _print_pins(store)
 
 
-def _tell_pins(store: Store) -> None:
+def _print_pins(store: Store) -> None:
     if names := sorted(pinned(store)):
         print(f"pinned: {', '.join(names)}")
 
@@ -59,7 +59,7 @@ LONGEST = 24 * 36500.0
 """Hours; the largest age that `headrace gc` accepts."""
 
 
-def tell_leftovers(
+def print_leftovers(
     url: str, older_than: float = OLD / timedelta(hours=1), remove: bool = False, as_json: bool = False
 ) -> None:
     """Print the leftovers older than some hours, and remove them if asked."""
@@ -69,7 +69,7 @@ def tell_leftovers(
     found = find_leftovers(store, timedelta(hours=older_than))
     if not found:  # a store may hold nothing but unfinished uploads
         store.require_there()
-    tell((left for left in found if not remove or _is_removed(store, left)), remove, LEFTOVERS, as_json=as_json)
+    print_items((left for left in found if not remove or _is_removed(store, left)), remove, LEFTOVERS, as_json=as_json)
 
 
 def _is_removed(store: Store, left: Leftover) -> bool:
@@ -108,7 +108,7 @@ def describe_lineage(traced: dict[str, Any], every_file: bool) -> Iterator[str]:
         yield from (_line("", f"sha256 {sha256}  {name}") for name, sha256 in base["files"].items())
     if fork := traced["fork"]:
         yield _line("fork of", f"{fork['run']}/{fork['checkpoint']}")
-    yield _line("training", _tell_training(traced["training"]))
+    yield _line("training", _training_line(traced["training"]))
     yield _line("", f"config.json sha256 {record['run']['config_sha256']}, fingerprint {record['run']['fingerprint']}")
     yield from _describe_versions(record["environment"])
     model = record["model"]
@@ -117,7 +117,7 @@ def describe_lineage(traced: dict[str, Any], every_file: bool) -> Iterator[str]:
     yield from _describe_outcome(traced)
 
 
-def tell_lineage(url: str, model: str, *, every_file: bool, checked: bool, as_json: bool) -> int:
+def print_lineage(url: str, model: str, *, every_file: bool, checked: bool, as_json: bool) -> int:
     """Print a model's lineage, if `checked` with a check of its inputs; returns the exit code, 1 if any has changed."""
     store = Store(url)
     traced = trace(store, find_run(store, model))
@@ -126,12 +126,12 @@ def tell_lineage(url: str, model: str, *, every_file: bool, checked: bool, as_js
         show_json({**traced, **({"check": findings} if checked else {})})
     else:
         show(
-            "\n".join([*describe_lineage(traced, every_file), *(["", *tell_findings(findings)] if checked else []), ""])
+            "\n".join([*describe_lineage(traced, every_file), *(["", *finding_lines(findings)] if checked else []), ""])
         )
     return EXIT_CHANGED if any(_is_wrong(finding) for finding in findings) else 0
 
 
-def tell_findings(findings: list[Finding]) -> Iterator[str]:
+def finding_lines(findings: list[Finding]) -> Iterator[str]:
     """Yield the number of findings by state, and each that changed or is missing."""
     for kind in ("artifact", "raw file"):
         states = [finding.state for finding in findings if finding.kind == kind]
@@ -188,7 +188,7 @@ def _artifact(title: str, artifact: dict[str, Any]) -> str:
     return _line(title, f"{artifact['key']}, {made}, manifest sha256 {artifact['manifest_sha256']}")
 
 
-def _tell_training(training: dict[str, Any]) -> str:
+def _training_line(training: dict[str, Any]) -> str:
     parts = [f"{count(training['steps'])} of {plural(training['planned_steps'] or 0, 'step')}"]
     if training["attempts"] is not None:
         parts.append(f"{plural(training['attempts'], 'batch', 'batches')} taken")
