@@ -5,6 +5,7 @@ import math
 import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from traceback import walk_tb
 from typing import Any, NamedTuple, cast
 
@@ -23,8 +24,8 @@ from trainer.data.chat.template import bound_template
 from trainer.evaluation.decontamination import find_kept_out
 from trainer.evaluation.harness_identity import asked_for, identify, installed_version, name_of, questions_of
 from trainer.evaluation.harness_tasks import (
-    Loaded,
     Results,
+    doubts_of,
     evaluate_tasks,
     figures_of,
     hearing,
@@ -32,7 +33,7 @@ from trainer.evaluation.harness_tasks import (
     set_seeds,
     tasks_in,
 )
-from trainer.evaluation.measurement import Measurement
+from trainer.evaluation.measurement import Measurement, find_result, record
 from trainer.evaluation.scoring import nothing
 from trainer.models.causal import load_model, load_pretrained
 from trainer.models.pretrained import architectures_of, continues_text, load_tokenizer
@@ -157,18 +158,43 @@ def measure_harness(measurement: Measurement, progress: Progress, runtime: Runti
 
 
 def _measure(job: EvaluateJob, measurement: Measurement, progress: Progress) -> Result:
-    options = asked_for(job)
+    """Measure task by task, and record the figures of each of several, so that a lost process repeats only one task."""
+    store, options = Store(job.store), asked_for(job)
     defined = _defined(options)  # before work of hours, in which a file may be edited
+    parts = {
+        name: replace(measurement, recipe={"tasks": {name: identity}}, place=None, elsewhere=None)
+        for name, identity in measurement.recipe["tasks"].items()
+    }
+    results = []
     with progress.bar("harness", None, "request") as bar:
         with hearing():  # drops warnings about the way a model is passed, and about tasks, which are repeated below
             loaded = load_tasks(options)
             model = _load(measurement.model.folder, measurement.model.beside, job, bar.advance)
-        with hearing() as heard:
-            found = ask(model, loaded, options)
-    doubts = [*loaded.doubts, *heard(), *_left_out(found)]
+        for name, part in parts.items():
+            if (result := find_result(store, part)) is None:
+                with hearing() as heard:
+                    found = ask(model, loaded[name], options)
+                doubts = [*doubts_of(loaded[name]), *heard(), *_left_out(found)]
+                result = _result(store, job, part, found, defined, doubts)
+                if len(parts) > 1:
+                    record(store, part, result)
+            results.append(result)
+    return _together(measurement, results)
+
+
+def _together(measurement: Measurement, parts: list[Result]) -> Result:
+    """The results of several tasks as one; logs their warnings."""
+    each_asked = [part.asked for part in parts if part.asked is not None]
+    doubts = list(dict.fromkeys(doubt for asked in each_asked for doubt in asked.doubts))
     for doubt in doubts:
         log.warning("evaluation.harness: %s", doubt)
-    return _result(Store(job.store), job, measurement, found, defined, doubts)
+    tasks = {name: task for asked in each_asked for name, task in asked.tasks.items()}
+    return measurement.result(
+        by="task",
+        groups={name: scores for part in parts for name, scores in part.groups.items()},
+        measured_on=HarnessBasis(harness={name: task.identity for name, task in tasks.items()}),
+        asked=each_asked[0].model_copy(update={"tasks": tasks, "doubts": doubts}),
+    )
 
 
 class Defined(NamedTuple):
@@ -187,24 +213,23 @@ def _defined(options: HarnessConfig) -> dict[str, Defined]:
     return {name: Defined(name_of(identity), questions_of(name, local)) for name, identity in identities.items()}
 
 
-def ask(model: AskedModel, loaded: Loaded, options: HarnessConfig, resamples: int = RESAMPLES) -> Results:
-    """lm-eval's results for a model; `resamples` is the number of bootstrap resamples for standard errors.
+def ask(model: AskedModel, loaded: dict[str, Any], options: HarnessConfig, resamples: int = RESAMPLES) -> Results:
+    """lm-eval's results of a task or group for a model; standard errors are of so many bootstrap `resamples`.
 
     Raises `ConfigError` if lm-eval fails.
     """
-    together = loaded.together()
-    set_seeds(together["tasks"].values())
+    set_seeds(loaded["tasks"].values())
     try:
         with model.asked():
-            return evaluate_tasks(model, together, options, options.limit, resamples)
+            return evaluate_tasks(model, loaded, options, options.limit, resamples)
     except (PipelineError, MemoryError):
         raise
     except Exception as error:
-        blamed = _blamed(error, together["tasks"])
+        blamed = _blamed(error, loaded["tasks"])
         if not (blamed or isinstance(error, OF_LM_EVAL)):
             raise  # of the model, the machine or another rank
         raise ConfigError(
-            f"evaluation.harness: lm-eval fails on {', '.join(blamed or together['tasks'])}: {type(error).__name__}: "
+            f"evaluation.harness: lm-eval fails on {', '.join(blamed or loaded['tasks'])}: {type(error).__name__}: "
             f"{brief(error)}; its own command line, `lm_eval`, prints more about a task"
         ) from error
 

@@ -37,22 +37,8 @@ NAMED = 3
 """How many similar names an error lists."""
 
 
-class Loaded(NamedTuple):
-    """The loaded tasks by requested name, and warnings about them."""
-
-    tasks: dict[str, dict[str, Any]]
-    doubts: list[str]
-
-    def together(self) -> dict[str, Any]:
-        """All tasks and groups in the form that `evaluator.evaluate` takes."""
-        parts = ("tasks", "groups", "group_map")
-        return {
-            part: {name: each for found in self.tasks.values() for name, each in found[part].items()} for part in parts
-        }
-
-
-def load_tasks(options: HarnessConfig) -> Loaded:
-    """Load every task with its data, as lm-eval itself does; data of the hub is downloaded once.
+def load_tasks(options: HarnessConfig) -> dict[str, dict[str, Any]]:
+    """Load every task with its data, as lm-eval itself does, by requested name; data of the hub is downloaded once.
 
     Raises `ConfigError` if lm-eval is not installed, and for an unknown task name, missing or invalid files, data that
     the hub does not provide or that lacks a field, a task requested under two names, and too few solved examples.
@@ -77,7 +63,7 @@ def load_tasks(options: HarnessConfig) -> Loaded:
         _check_fields(name, task)
         _set_few_shot(name, task, options.few_shot)
         _let_overflow(task)
-    return Loaded(tasks, [doubt for name, task in single.items() if (doubt := _doubt_examples(name, task))])
+    return tasks
 
 
 @contextmanager
@@ -236,6 +222,11 @@ class OrInfinite:
 
     def __hash__(self) -> int:
         return hash(self.exact)
+
+
+def doubts_of(loaded: dict[str, Any]) -> list[str]:
+    """Warnings about a loaded task, or about the tasks of a group."""
+    return [doubt for name, task in loaded["tasks"].items() if (doubt := _doubt_examples(name, task))]
 
 
 def _doubt_examples(name: str, task: Any) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
@@ -30,9 +30,6 @@ from trainer.models.attention_masks import masks_made
 from trainer.models.layers import in_mode
 from trainer.models.pretrained import load_tokenizer
 from trainer.training.runtime import Runtime
-
-if TYPE_CHECKING:
-    from trainer.evaluation.harness_tasks import Loaded
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +89,7 @@ class TasksInTraining:
             # Its warnings are logged before and after training.
             with hearing(), torch.compiler.set_stance("force_eager"), masks_made(model), in_mode(model, training=False):
                 asked = AskedModel(model, self._tokenizer(model), self._batch, runtime)
-                found = ask(asked, self._loaded, self._options, resamples=0)
+                parts = [ask(asked, each, self._options, resamples=0) for each in self._loaded.values()]
         except ConfigError as error:
             if not isinstance(error.__cause__, ArithmeticError):
                 raise
@@ -100,12 +97,13 @@ class TasksInTraining:
             return {}
         return {
             f"{name}/{figure}": each.value
+            for found in parts
             for name in found["results"]
             for figure, each in figures_of(found, name).items()
         }
 
     @cached_property
-    def _loaded(self) -> "Loaded":
+    def _loaded(self) -> dict[str, dict[str, Any]]:
         from trainer.evaluation.harness_tasks import load_tasks
 
         return load_tasks(self._options)

@@ -16,7 +16,7 @@ from transformers import PretrainedConfig
 from trainer.common.errors import ConfigError, brief
 from trainer.config.evaluation import PREFIX, HarnessConfig
 from trainer.data.chat.template import bound_template
-from trainer.evaluation.harness_tasks import NAMED, evaluate_tasks, figures_of, hearing, load_tasks
+from trainer.evaluation.harness_tasks import NAMED, doubts_of, evaluate_tasks, figures_of, hearing, load_tasks
 from trainer.evaluation.metrics import greater_is_better
 
 log = logging.getLogger(__name__)
@@ -48,14 +48,14 @@ def try_tasks(
     figures: dict[str, bool | None] = {}
     with hearing() as heard:
         found = load_tasks(options)
-        for name, loaded in found.tasks.items():
+        for name, loaded in found.items():
             try:
                 figures |= _try(loaded, options, model)
             except Exception as error:  # each task fails in its own way: its functions, its fields, its metrics
                 raise ConfigError(
                     f"evaluation.harness: lm-eval fails on the task {name!r}: {type(error).__name__}: {brief(error)}"
                 ) from error
-    for doubt in [*found.doubts, *heard()]:
+    for doubt in [*(doubt for loaded in found.values() for doubt in doubts_of(loaded)), *heard()]:
         log.warning("evaluation.harness: %s", doubt)
     for setting, (figure, configured) in decide.items():
         if not figure.startswith(PREFIX):

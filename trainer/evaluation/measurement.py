@@ -164,7 +164,7 @@ def evaluate(store: Store, measurement: Measurement, measure: Measure, progress:
             runtime.on_first(lambda: _log_replaced(store, measurement))
         result = measure(measurement, progress, runtime)
         if result.by != "corpus" or math.isfinite(result.judged.figures["loss"]):
-            runtime.on_first(lambda: _record(store, measurement, result))
+            runtime.on_first(lambda: record(store, measurement, result))
         return result
 
 
@@ -258,7 +258,8 @@ def _log_replaced(store: Store, measurement: Measurement) -> None:
             log.info("%s was measured differently and is replaced: %s", store.path(measurement.key), "; ".join(changes))
 
 
-def _record(store: Store, measurement: Measurement, result: Result) -> None:
+def record(store: Store, measurement: Measurement, result: Result) -> None:
+    """Write the result of a measurement; raises `RunError` as `evaluate` does."""
     # A record is always written if predictions were: with another test split it is ignored, and the next measurement
     # replaces both.
     if measurement.is_own and not result.predictions:

@@ -316,6 +316,48 @@ def test_a_function_of_a_task_that_fails_on_an_answer_is_told_with_the_name_of_t
         measure(run, asking(tmp_path / "tasks", ["tiny", "words"]))
 
 
+def test_tasks_measured_before_a_failure_are_not_measured_again(run: Finished, tmp_path: Path) -> None:
+    folder = tmp_path / "tasks"
+    write_task(folder)
+    task = yaml.safe_load((folder / "tiny.yaml").read_text())
+    (folder / "own.py").write_text(
+        "from pathlib import Path\n"
+        f"folder = Path({str(folder)!r})\n"
+        "def results(doc, answers):\n"
+        "    with open(folder / 'asked', 'a') as file: file.write('x')\n"
+        "    return {'acc': float(answers[0][0] > answers[1][0])}\n"
+        "def late(doc, answers):\n"
+        "    if not (folder / 'ready').exists(): raise ValueError('not ready')\n"
+        "    return results(doc, answers)\n"
+    )
+    for name, function in (("first", "results"), ("second", "late")):
+        text = yaml.safe_dump({**task, "task": name})
+        (folder / f"{name}.yaml").write_text(f"{text}process_results: !function own.{function}\n")
+    write_yaml(
+        folder / "pair.yaml",
+        {
+            "group": "pair",
+            "task": ["tiny", "first"],
+            "aggregate_metric_list": [{"metric": "acc", "aggregation": "mean"}],
+        },
+    )
+    options = asking(folder, ["pair", "second"], limit=2)
+    with pytest.raises(ConfigError, match="lm-eval fails on second: ValueError: not ready"):
+        measure(run, options)
+    (folder / "ready").touch()
+    result = measure(run, options)
+    assert (folder / "asked").read_text() == "x" * 4, "two questions of each of the two tasks"
+    assert not result.reused and result.key.endswith("/harness.json")
+    assert {name: scores.counts["examples"] for name, scores in result.groups.items()} == {
+        "pair": 4, "tiny": 2, "first": 2, "second": 2,
+    }  # fmt: skip
+    for kept in (run.store / "evaluations").iterdir():
+        kept.unlink()
+    (run.store / run.run / "harness.json").unlink()
+    assert measure(run, options) == result
+    assert measure(run, asking(folder, ["pair"], limit=2), own=False).reused
+
+
 @pytest.mark.deep
 def test_the_figures_are_those_of_lm_evals_own_command_line(run: Finished, tmp_path: Path) -> None:
     options = write_task(tmp_path / "tasks").model_copy(update={"few_shot": 1})
