@@ -241,6 +241,9 @@ class Workers:
     def _started(self) -> ProcessPoolExecutor:
         """The pool; it starts a process for a submission if none is idle."""
         if self._pool is None:
+            # Its start unblocks SIGINT and SIGTERM, which it ignores, so it must come before that of a worker.
+            with blocked_stops():  # a SIGHUP to the group would end it, and it would be started again
+                resource_tracker.ensure_running()
             context = _Context()
             self._done, self._broken_off = context.Value("q", 0), context.Value("b", False)
             given = os.getpid(), self._done, self._broken_off, roots.seen()
@@ -273,7 +276,6 @@ class _Worker(SpawnProcess):
 
     @staticmethod
     def _Popen(process_obj: Any) -> Any:
-        resource_tracker.ensure_running()  # its start unblocks the signals, so it must come before the block below
         program = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")  # has no file or name from which a worker could import it
         try:

@@ -1,6 +1,7 @@
 """The raw files of a corpus: finding them, checking their first records, and detecting which have changed."""
 
 import logging
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -67,8 +68,10 @@ def find_sources(corpus: CorpusConfig, what: str = "corpus") -> list[SourceFile]
 def require_local(corpus: CorpusConfig) -> None:
     """Raise `CorpusError` for a local path without matches: a quick check before libraries are loaded."""
     for pattern in corpus.paths:
+        if "://" in pattern or os.path.isfile(pattern):
+            continue
         with reading(pattern):
-            if "://" not in pattern and next(_match(pattern), None) is None:
+            if next(_match(pattern), None) is None:
                 _refuse(corpus, pattern)
 
 

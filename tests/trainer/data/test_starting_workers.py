@@ -36,8 +36,18 @@ OFTEN = [0.06, 0.3, 1.2]
 SELDOM = [0.0, 0.03, 0.1, 0.15, 0.2, 0.5, 0.8, 2.0]
 
 
-@pytest.mark.parametrize("after", [*OFTEN, *(pytest.param(each, marks=pytest.mark.deep) for each in SELDOM)])
-def test_a_group_that_is_interrupted_while_workers_start_ends_without_a_traceback(after: float) -> None:
+CLOSED = pytest.param(0.3, signal.SIGHUP, id="closed terminal")
+
+
+@pytest.mark.parametrize(
+    ("after", "signum"),
+    [
+        CLOSED,
+        *((each, signal.SIGINT) for each in OFTEN),
+        *(pytest.param(each, signal.SIGINT, marks=pytest.mark.deep) for each in SELDOM),
+    ],
+)
+def test_a_group_that_is_interrupted_while_workers_start_ends_without_a_traceback(after: float, signum: int) -> None:
     started = subprocess.Popen(
         [sys.executable, "-c", WORK],
         stdout=subprocess.PIPE,
@@ -48,6 +58,7 @@ def test_a_group_that_is_interrupted_while_workers_start_ends_without_a_tracebac
     )
     assert started.stdout is not None and started.stdout.readline() == "starting\n"
     time.sleep(after)
-    os.killpg(started.pid, signal.SIGINT)
+    os.killpg(started.pid, signum)
     _, said = started.communicate(timeout=60)
     assert (started.returncode, "Traceback" in said) == (EXIT_PREEMPTED, False), said
+    assert "resource_tracker" not in said
