@@ -124,6 +124,23 @@ def test_files_too_few_to_hold_one_out_are_warned_of(tmp_path: Path, changes: di
     ] == [True] * (told is not None)
 
 
+def test_once_text_is_held_out_few_files_are_not_warned_of(tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / f"{number}.txt").write_text(f"a line of text {number}\n" * 2000)
+    changes: dict[str, Any] = {
+        "training__evaluate_every": 2,
+        "data__validation_fraction": 0.5,
+        "data__tokenizer__vocab_size": 260,
+    }
+    corpora = [{"name": "books", "paths": [f"{tmp_path}/*.txt"]}]
+    job = small_job(tmp_path, tmp_path / "store", data__corpora=corpora, **changes)
+    (told,) = preflight(job, silent()).warnings
+    assert "possibly none is held out" in told
+    prepare(job, silent())
+    found = preflight(job, silent())
+    assert found.plan is not None and found.warnings == []
+
+
 def test_a_batch_that_the_ranks_do_not_divide_is_refused(raw: Path, tmp_path: Path) -> None:
     training = small_job(raw, tmp_path, training__global_batch=9).training
     with pytest.raises(ConfigError, match="global_batch 9 does not divide among 2 ranks"):

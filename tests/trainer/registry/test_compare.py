@@ -253,12 +253,16 @@ def test_runs_of_both_kinds_say_what_is_not_compared(store: Store) -> None:
     assert "Not compared: losses in nats a token (A) with losses in nats an example (B, C)." in text
 
 
-def test_training_losses_that_measure_different_things_are_said_to(own: Store) -> None:
-    said = "The training losses of A, B measure different things: they differ in training.class_weights."
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("class_weights", "balanced"), ("label_smoothing", 0.1), ("loss", "simpo"), ("beta", 0.2), ("gamma", 0.5)],
+)
+def test_training_losses_that_measure_different_things_are_said_to(own: Store, setting: str, value: object) -> None:
+    said = f"The training losses of A, B measure different things: they differ in training.{setting}."
     assert said not in compare(own, ["tuned", "retuned"])
     key = "runs/retuned/config.json"
     config = require_sealed(own, key)
-    config["job"]["training"]["class_weights"] = "balanced"
+    config["job"]["training"][setting] = value
     write_sealed(own, key, config)
     assert said in section(compare(own, ["tuned", "retuned"]), "Curves")
     assert "measure different things" not in compare(own, ["base", "retuned"])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from tests.support import small_job
 from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.small_jobs import Finished
 from trainer.common.display import plain_score
@@ -122,6 +123,20 @@ def test_a_gate_in_percent_is_refused_before_work(
     }
     with nullcontext() if refused is None else pytest.raises(ConfigError, match=refused):
         check_optimization(FinetuneJob.model_validate(values))
+
+
+@pytest.mark.parametrize(
+    ("figure", "refused"), [("acc", True), ("acc_norm", True), ("perplexity", False), ("exact_match,strict", False)]
+)
+def test_a_gate_in_percent_on_an_accuracy_of_lm_eval_is_refused_before_work(
+    tmp_path: Path, figure: str, refused: bool
+) -> None:
+    job = small_job(
+        tmp_path, tmp_path, evaluation__harness={"tasks": ["group"]},
+        promotion={"name": "lm", "metric": f"harness/group/{figure}", "threshold": 60, "greater_is_better": True},
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=r"at most 1: set 0\.6 for 60 %") if refused else nullcontext():
+        check_optimization(job)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import gc
 import itertools
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ from trainer.store.names import CHECKPOINT_KIND, FINAL
 from trainer.store.storage import Store
 from trainer.training.checkpoint import find_checkpoint
 from trainer.training.identity import recorded
+from trainer.training.loop import Session, evaluate_now
 from trainer.training.metrics_reader import read_records
 
 PLAIN: dict[str, Any] = {"model__config": {**SMALL_MODEL, **NO_DROPOUT}}
@@ -133,6 +135,19 @@ def test_a_record_is_the_mean_of_the_steps_since_the_one_before(
     ]
     assert [(r["attempts"], r["steps"]) for r in records(grouped, "train")] == [(3, 3), (6, 3), (7, 1)]
     assert final_bytes(each) == final_bytes(grouped), "watching changes nothing"
+
+
+def test_the_evaluation_before_the_first_step_does_not_count_as_time_of_steps(
+    raw: Path, stocked: Path, data: PreparedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowly(session: Session, *options: Any, **named: Any) -> None:
+        evaluate_now(session, *options, **named)
+        time.sleep(0.0 if session.state.step else 3.0)
+
+    monkeypatch.setattr("trainer.training.loop.evaluate_now", slowly)
+    train_here(raw, stocked, data, training__max_steps=2)
+    first, _ = records(stocked, "train")
+    assert first["step_seconds"] < 3.0
 
 
 def test_records_tell_speed_and_learning_rate(raw: Path, stocked: Path, data: PreparedData) -> None:
