@@ -52,7 +52,7 @@ def test_examples_are_mapped_again_after_a_function_changed_that_the_mapped_one_
     process = "def process(docs):\n    return docs.map(lambda doc: {**doc, 'answer': answer()})\n"
     for answer, text in ((0, "0"), (1, "0 + 1")):  # its length differs too: by it Python knows what to compile again
         (tmp_path / "mapped.py").write_text(f"def answer():\n    return {text}\n\n{process}")
-        docs = load_tasks(options).tasks["tiny"]["tasks"]["tiny"].test_docs()
+        docs = load_tasks(options)["tiny"]["tasks"]["tiny"].test_docs()
         assert set(docs["answer"]) == {answer}
 
 
@@ -66,7 +66,7 @@ def test_a_task_is_another_if_its_files_exchange_their_content(tmp_path: Path) -
         write_questions(second, end)
         for path in (first, second):
             os.utime(path, (0, 0))  # by which `datasets` knows a local file
-        task = load_tasks(options).tasks["tiny"]["tasks"]["tiny"]
+        task = load_tasks(options)["tiny"]["tasks"]["tiny"]
         found.append((name(options), task.test_docs()[0]["question"]))
     assert [question for _, question in found] == [QUESTIONS[0]["question"], QUESTIONS[1]["question"]]
     assert found[0][0] != found[1][0]
@@ -84,7 +84,7 @@ def test_a_folder_of_data_may_start_at_home_and_have_files_without_a_suffix(
         write_questions(tmp_path / "data" / "questions", QUESTIONS[:count])
         (data,) = identify(options, "1")["tiny"].data
         assert data.sha256 == digest_file(tmp_path / "data" / "questions").sha256
-        assert len(load_tasks(options).tasks["tiny"]["tasks"]["tiny"].test_docs()) == count
+        assert len(load_tasks(options)["tiny"]["tasks"]["tiny"].test_docs()) == count
 
 
 def test_functions_beside_the_file_that_a_link_leads_to_are_part_of_its_task(
