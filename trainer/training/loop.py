@@ -203,15 +203,15 @@ def end_step(session: Session, outcome: Outcome) -> bool:
     state.scores, state.unmeasured = None, False
     if state.step == plan.total_steps or state.step % training.log_every == 0:
         record_step(session, outcome)
-    return measure_and_save(session)
+    return measure_and_save(session, outcome)
 
 
-def measure_and_save(session: Session) -> bool:
+def measure_and_save(session: Session, outcome: Outcome | None = None) -> bool:
     """Evaluate and save after a step, as far as due; returns whether it is saved.
 
     If training continues at a step whose evaluation was interrupted, evaluate it now and replace the step's checkpoint.
     """
-    plan, state, training = session.plan, session.state, session.training
+    plan, state, training, meter = session.plan, session.state, session.training, session.meter
     paused = time.perf_counter()
     at_end, epoch_ends = state.step == plan.total_steps, ended_epoch(state.step, plan.steps_per_epoch) is not None
     saves = state.unmeasured
@@ -221,10 +221,14 @@ def measure_and_save(session: Session) -> bool:
         evaluates = asks = evaluates or asks
     if evaluates or asks:
         evaluate_now(session, evaluates, asks)
+        meter.pause(time.perf_counter() - paused)
+        if outcome is not None and meter.steps and stops_early(session):
+            record_step(session, outcome)  # no later record would include the last steps
+        paused = time.perf_counter()
     saves = saves or epoch_ends or due(state.step, training.save_every) or state.best_step == state.step
     if saves:
         save_now(session, ended_epoch(state.step, plan.steps_per_epoch))
-    session.meter.pause(time.perf_counter() - paused)
+    meter.pause(time.perf_counter() - paused)
     return saves
 
 

@@ -140,14 +140,35 @@ def test_a_record_is_the_mean_of_the_steps_since_the_one_before(
 def test_the_evaluation_before_the_first_step_does_not_count_as_time_of_steps(
     raw: Path, stocked: Path, data: PreparedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def slowly(session: Session, *options: Any, **named: Any) -> None:
-        evaluate_now(session, *options, **named)
-        time.sleep(0.0 if session.state.step else 3.0)
+    real, later = time.perf_counter, 0.0
 
+    def slowly(session: Session, *options: Any, **named: Any) -> None:
+        nonlocal later
+        evaluate_now(session, *options, **named)
+        later += 0.0 if session.state.step else 1e6
+
+    monkeypatch.setattr(time, "perf_counter", lambda: real() + later)
     monkeypatch.setattr("trainer.training.loop.evaluate_now", slowly)
     train_here(raw, stocked, data, training__max_steps=2)
     first, _ = records(stocked, "train")
-    assert first["step_seconds"] < 3.0
+    assert first["step_seconds"] < 1e6
+
+
+def test_steps_since_the_last_record_are_recorded_if_training_ends_early(
+    raw: Path, prepared: tuple[Path, PreparedData], tmp_path: Path
+) -> None:
+    each, grouped = (Path(shutil.copytree(prepared[0], tmp_path / name)) for name in ("each", "grouped"))
+    # A greater loss counts as better, so the second evaluation, at step 6, ends training.
+    changes = {"training__early_stopping": 1, "training__evaluate_every": 3, "evaluation__greater_is_better": True}
+    train_here(raw, each, prepared[1], training__max_steps=20, **changes)
+    train_here(raw, grouped, prepared[1], training__max_steps=20, training__log_every=4, **changes)
+    losses = [loss for _, loss, _, _ in curve(each)]
+    assert len(losses) == 6, "one record of the last step, which is due anyway"
+    means = [pytest.approx(sum(part) / len(part)) for part in (losses[:4], losses[4:])]
+    assert [(r["step"], r["loss"], r["steps"]) for r in records(grouped, "train")] == [
+        (4, means[0], 4),
+        (6, means[1], 2),
+    ]
 
 
 def test_records_tell_speed_and_learning_rate(raw: Path, stocked: Path, data: PreparedData) -> None:
