@@ -5,8 +5,11 @@ import logging
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+from trainer.common.errors import reason_of
 from trainer.common.transient import is_transient
+from trainer.store.checked_files import FOLDER, machine_cache
 
 REACHABLE = "check that the store is reachable and undamaged"
 
@@ -15,6 +18,24 @@ OF_LOCAL = {
     errno.EACCES: "give this user write permission, or choose another store",
     errno.ENOTDIR: "choose a folder, not a file, for the store",
 }
+
+
+def is_of_cache(error: Exception) -> bool:
+    """Whether an error is about this machine's cache folder, a file in it, or a folder that it is in."""
+    named = error.filename if isinstance(error, OSError) else None
+    if not isinstance(named, str) or not Path(named).is_absolute():
+        return False
+    place, cache = Path(named), machine_cache().absolute()
+    return place.is_relative_to(cache) or cache.is_relative_to(place)
+
+
+def tell_cache(error: Exception) -> str:
+    """What is wrong with this machine's cache folder, and what to do."""
+    return (
+        f"{reason_of(error)}: {getattr(error, 'filename', '')}, of this machine's cache of remote files "
+        f"({machine_cache()}); set {FOLDER} to a folder that this user can write to"
+    )
+
 
 REGION = "check that AWS_DEFAULT_REGION and AWS_ENDPOINT_URL are those of the bucket"
 

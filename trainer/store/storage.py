@@ -22,7 +22,7 @@ from trainer.store import roots
 from trainer.store.checked_files import forget_unused
 from trainer.store.local import LocalFiles, Stored, linked_folders
 from trainer.store.private_folders import STAGING, PrivateFolder, sweep
-from trainer.store.remedies import is_of_remote, remedy_of_local, remedy_of_remote
+from trainer.store.remedies import is_of_cache, is_of_remote, remedy_of_local, remedy_of_remote, tell_cache
 
 if TYPE_CHECKING:
     from trainer.store.remote import RemoteObjects
@@ -316,9 +316,11 @@ class Store:
             if not isinstance(error, OSError) and (self.local is not None or not is_of_remote(error)):
                 raise
             self._require_not_away(key, error)
+            number = number_of(error)
+            if self.local is None and number not in FULL and is_of_cache(error):
+                raise StorageError(f"cannot {operation} {self.path(key)}: {tell_cache(error)}") from error
             if isinstance(error, FileNotFoundError) and (self.local or operation == "read"):
                 raise
-            number = number_of(error)
             if number in FULL:
                 raise self._full(key, number, needed=needed) from error
             remedy = remedy_of_remote(error) if self.local is None else remedy_of_local(number)

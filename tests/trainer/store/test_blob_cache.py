@@ -11,6 +11,7 @@ import pytest
 
 from trainer.common.errors import ConfigError, StorageError, WrongContent
 from trainer.store.blob_cache import BlobCache, Copy
+from trainer.store.storage import Store
 
 
 def content(number: int) -> bytes:
@@ -204,3 +205,19 @@ def test_what_the_disk_has_no_room_for_is_refused_and_removes_nothing(cache: Blo
         cache.give(tmp_path / "any", "f" * 64, "1", 9 * 10**18, pytest.fail, beyond=True)
     assert kept(cache, tmp_path) == [1]
     assert cache.room_beyond() > 100
+
+
+def test_a_cache_that_cannot_be_written_is_not_blamed_on_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").touch()
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "home" / "cache"))
+    store = Store(f"memory://{uuid.uuid4().hex}")
+    store.write_bytes("a", b"a")
+    told = f"Not a directory: {tmp_path}/home.*; set HEADRACE_CACHE to a folder that this user can write to$"
+    with pytest.raises(StorageError, match=told):
+        store.fetch("a", hashlib.sha256(b"a").hexdigest())
+    with pytest.raises(StorageError, match=told), store.staging():
+        pass
+    with pytest.raises(FileNotFoundError):
+        store.read_bytes("b")
