@@ -8,13 +8,13 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from jinja2 import Environment, TemplateError
 from jinja2.meta import find_undeclared_variables
 
 from trainer.common.errors import ChangedFile, ConfigError, CorpusError
+from trainer.common.temporary import temporary_folder
 from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import DecontaminateConfig, EvaluationText, TransformConfig
 from trainer.config.files import read_values, validate_job
@@ -226,7 +226,7 @@ def _read_job(found: EvaluationSet, job: OfJob) -> Iterator[tuple[int, int, Docu
     """The same for a job's set; a file in several splits is read once."""
     files = {piece.path: file for file, piece in enumerate(found.pieces)}
     known: set[str] = set()
-    with TemporaryDirectory(prefix="headrace-") as folder:
+    with temporary_folder() as folder:
         for split, pieces in job.splits.items():
             # Whole files; for Parquet, the digest comes before the numbers of row groups.
             raw = [RawFile(piece.path, piece.path, piece.sha256.partition(":")[0]) for piece in pieces]

@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise, zip_longest
@@ -15,9 +15,10 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
-from trainer.common.errors import RecordError
+from trainer.common.errors import RecordError, StorageError, reason_of
 from trainer.common.process import QuickEnd, die_with_parent, return_large_buffers
 from trainer.common.stopping import SIGNALS, StopRequested, blocked_stops
+from trainer.common.transient import is_transient
 from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import TransformConfig
 from trainer.data.decisions import PieceMask, read_curated
@@ -244,10 +245,11 @@ class Workers:
             # Its start unblocks SIGINT and SIGTERM, which it ignores, so it must come before that of a worker.
             with blocked_stops():  # a SIGHUP to the group would end it, and it would be started again
                 resource_tracker.ensure_running()
-            context = _Context()
-            self._done, self._broken_off = context.Value("q", 0), context.Value("b", False)
-            given = os.getpid(), self._done, self._broken_off, roots.seen()
-            self._pool = ProcessPoolExecutor(self._processes, mp_context=context, initializer=begin, initargs=given)
+            with _explaining_shared_memory():
+                context = _Context()
+                self._done, self._broken_off = context.Value("q", 0), context.Value("b", False)
+                given = os.getpid(), self._done, self._broken_off, roots.seen()
+                self._pool = ProcessPoolExecutor(self._processes, mp_context=context, initializer=begin, initargs=given)
         return self._pool
 
     def __enter__(self) -> Self:
@@ -260,6 +262,19 @@ class Workers:
         if self._pool is not None:
             self._broken_off.value = True
             self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _explaining_shared_memory() -> Iterator[None]:
+    """Convert errors while the locks and counters that processes share are created, which name no place."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"cannot start worker processes: {reason_of(error)}; give this user write permission and free space in "
+            "/dev/shm, the shared memory of this machine or container (of a container, for example by --shm-size)",
+            is_transient(error),
+        ) from error
 
 
 class _Worker(SpawnProcess):

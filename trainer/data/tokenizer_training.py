@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -20,6 +19,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from trainer.common.bad_records import BadRecords
 from trainer.common.errors import ArtifactError, TokenizerError
 from trainer.common.progress import Progress
+from trainer.common.temporary import temporary_folder
 from trainer.config.corpora import DataConfig, TokenizerConfig
 from trainer.config.jobs import PrepareJob
 from trainer.data.decisions import Reader, open_reader
@@ -157,7 +157,7 @@ def preview_tokenizer(store: Store, data: DataConfig) -> TokenizerInfo:
     """
     if data.tokenizer.vocab_size is not None:
         return TokenizerInfo(json="", sha256="", eos_id=0, max_id=data.tokenizer.vocab_size - 1)
-    with TemporaryDirectory(prefix="headrace-") as folder:
+    with temporary_folder() as folder:
         eos = _take(store, data.tokenizer, Path(folder))["eos_token"]
         text = Path(folder, TOKENIZER_FILE).read_text(encoding="utf-8")
     vocab = vocabulary(text)

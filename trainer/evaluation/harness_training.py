@@ -7,7 +7,6 @@ import logging
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from trainer.common.errors import ConfigError
 from trainer.common.stopping import check_stop
+from trainer.common.temporary import temporary_folder
 from trainer.config.chat import CausalEvaluationConfig
 from trainer.config.evaluation import (
     PREFIX,
@@ -110,7 +110,7 @@ class TasksInTraining:
 
     def _tokenizer(self, model: PreTrainedModel) -> Any:
         """The tokenizer as `AutoTokenizer` loads it from the model's folder."""
-        with TemporaryDirectory() as folder:
+        with temporary_folder() as folder:
             for file in self._files:
                 Path(folder, file.name).write_bytes(file.read_bytes())
             model.config.save_pretrained(folder)

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from tokenizers import Tokenizer
 
 from trainer.common.display import some
 from trainer.common.errors import ArtifactError, TokenizerError, brief
+from trainer.common.temporary import temporary_folder
 from trainer.models.hub import NO_NAME, fetch_from_hub, is_hub_name
 from trainer.models.pretrained import check_settings, find_model, is_named_own, locate
 from trainer.models.tokenizer import TOKENIZER_FILE
@@ -161,7 +161,7 @@ def find_other_class(tokenizer_json: str, model_type: str) -> str | None:
     """
     from transformers import AutoTokenizer
 
-    with TemporaryDirectory(prefix="headrace-") as folder:
+    with temporary_folder() as folder:
         Path(folder, TOKENIZER_FILE).write_text(tokenizer_json, encoding="utf-8")
         Path(folder, TOKENIZER_CONFIG).write_text(json.dumps({"tokenizer_class": PLAIN_CLASS}))
         Path(folder, MODEL_CONFIG).write_text(json.dumps({"model_type": model_type}))
@@ -213,7 +213,7 @@ def _loaded(path: str, files: Mapping[str, Path]) -> Iterator[Any]:
     """Yield the tokenizer that transformers loads from exactly these files, which exist within the block."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    with TemporaryDirectory(prefix="headrace-") as folder:
+    with temporary_folder() as folder:
         for name, file in files.items():
             (place := Path(folder, name)).parent.mkdir(exist_ok=True)
             place.symlink_to(file.resolve())

@@ -193,7 +193,8 @@ def put_published(store: Store, folder: Path, key: str, manifest: Manifest) -> N
     An existing manifest with the same files, for example of an attempt whose answer was lost, is not removed first: a
     delayed, repeated delete request could otherwise arrive after the new manifest.
     """
-    (folder / MANIFEST).write_bytes(_sealed(manifest))
+    with store.explained("write", f"{key}/{MANIFEST}"):
+        (folder / MANIFEST).write_bytes(_sealed(manifest))
     store.put_folder(folder, key, last=MANIFEST, same=store.local is None and _lists_the_same(store, key, manifest))
 
 

@@ -1,7 +1,6 @@
 """Placing a job's model and its loss on the device and across ranks: whole on each rank, or sharded."""
 
 import logging
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from trainer.common.process import return_freed_memory
+from trainer.common.temporary import temporary_folder
 from trainer.config.training import OptimizationConfig
 from trainer.models.causal import checkpoint_activations
 from trainer.models.dropout import draw_fast
@@ -145,6 +145,6 @@ def reload_rows(model: PreTrainedModel, workload: Workload, runtime: Runtime, fo
 
 def describe_model(model: PreTrainedModel) -> dict[str, bytes]:
     """The files that `save_pretrained` writes beside the weights; a sharded model's name a different class."""
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         model.save_pretrained(folder, state_dict={})
         return {path.name: path.read_bytes() for path in sorted(Path(folder).glob("*.json"))}

@@ -62,3 +62,21 @@ def test_a_group_that_is_interrupted_while_workers_start_ends_without_a_tracebac
     _, said = started.communicate(timeout=60)
     assert (started.returncode, "Traceback" in said) == (EXIT_PREEMPTED, False), said
     assert "resource_tracker" not in said
+
+
+@pytest.mark.parametrize(
+    ("mount", "told", "status"),
+    [
+        ("mount -t tmpfs -o size=4k none /dev/shm && echo > /dev/shm/full", "No space left", 75),
+        ("mount -t tmpfs -o ro none /dev/shm", "Read-only file system", 2),
+    ],
+)
+def test_shared_memory_that_cannot_be_written_is_named(mount: str, told: str, status: int) -> None:
+    alone = ["unshare", "--mount", "--propagation", "private", "sh", "-c"]
+    if subprocess.run([*alone, mount], check=False, capture_output=True).returncode:
+        pytest.skip("mounting a file system is not allowed here")
+    command = [*alone, f'{mount} && exec "$@"', "sh"]
+    asked = subprocess.run([*command, sys.executable, "-c", WORK], cwd=ROOT, capture_output=True, text=True)
+    assert asked.returncode == status
+    assert asked.stderr.startswith(f"StorageError: cannot start worker processes: {told}")
+    assert "/dev/shm" in asked.stderr

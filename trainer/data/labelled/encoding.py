@@ -1,7 +1,6 @@
 """The step that encodes a labelled data set in blocks of examples; encodes whole files for a finished classifier."""
 
 import logging
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from trainer.common.display import plural, some
 from trainer.common.errors import CorpusError
 from trainer.common.progress import Progress
+from trainer.common.temporary import temporary_folder
 from trainer.config.engines import Engine, RayEngine
 from trainer.config.labelled import FinetuneJob, LabelledDataConfig
 from trainer.data.encoded import ENDING, IDENTIFIED, encoded_step, in_data, open_rows, writing_rows
@@ -330,7 +330,7 @@ def encode_files(
     Raises `CorpusError` and `RecordError` as reading training data does: for a missing column, labels that are not
     among the `classes`, and files without labels.
     """
-    with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+    with temporary_folder() as folder:
         parts = [fetch_part(part, Path(folder)) for part in source.parts[TRAIN]]
         _, named = check_columns(data, {TRAIN: parts})
         with progress.bar(f"read {data.name}", None, "row") as bar:

@@ -4,7 +4,6 @@ A scan of each split's rows keeps a few bytes per row; the texts are read again,
 """
 
 import logging
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from trainer.common.bad_records import BadRecords
 from trainer.common.display import some
 from trainer.common.errors import CorpusError, RecordError
 from trainer.common.progress import Progress
+from trainer.common.temporary import temporary_folder
 from trainer.config.labelled import LabelledDataConfig
 from trainer.data.labelled.label_kinds import TASKS, unlabelled
 from trainer.data.labelled.label_lists import all_words
@@ -237,7 +237,7 @@ def open_labelled(data: LabelledDataConfig, source: SplitSource, progress: Progr
     Raises `CorpusError` for a missing column, an empty split, or labels that cannot be classes, and `RecordError` for
     the first bad row of a split that may not be skipped.
     """
-    with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+    with temporary_folder() as folder:
         parts = {split: [fetch_part(part, Path(folder)) for part in each] for split, each in source.parts.items()}
         dropped, named = check_columns(data, parts)
         with progress.bar(f"read {data.name}", None, "row") as bar:

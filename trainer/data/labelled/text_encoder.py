@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, models
 
 from trainer.common.errors import ConfigError, TokenizerError
+from trainer.common.temporary import temporary_folder
 from trainer.config.labelled import LabelledDataConfig
 from trainer.data.labelled.encoded import UNSEEN
 from trainer.data.labelled.word_spaces import space_words
@@ -286,7 +286,7 @@ def keep_settings(tokenizer: Any, **settings: Any) -> None:
 
 def digest_saved(save: Callable[[Path], None]) -> str:
     """The digest of the files that a tokenizer's `save` writes."""
-    with TemporaryDirectory(prefix="headrace-") as folder:
+    with temporary_folder() as folder:
         save(Path(folder))
         return fingerprint({path.name: digest_file(path).sha256 for path in Path(folder).iterdir()})
 

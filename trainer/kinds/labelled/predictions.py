@@ -5,7 +5,6 @@ predictions/NAME-FINGERPRINT/manifest.json         the model, the files of texts
 """
 
 import logging
-import tempfile
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from trainer.common.bad_records import BadRecords, check_budget, describe_bad
 from trainer.common.display import count, plural
 from trainer.common.errors import ConfigError, CorpusError
 from trainer.common.progress import Progress
+from trainer.common.temporary import temporary_folder
 from trainer.config.labelled import LabelledDataConfig, PredictJob, as_labelled
 from trainer.data.encoded import in_data
 from trainer.data.labelled.examples import lacks_column
@@ -204,7 +204,7 @@ def open_texts(
     Raises `CorpusError` for a missing column or files without a text, and `RecordError` for the first bad row beyond
     those that may be skipped; a row with the id of an earlier one is bad.
     """
-    with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+    with temporary_folder() as folder:
         fetched = [fetch_part(part, Path(folder)) for part in parts]
         _check_columns(data, fetched)
         bad, is_good, ids, ends = bad_records(data, None), array("b"), array("Q"), [0]
