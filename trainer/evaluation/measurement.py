@@ -27,6 +27,7 @@ from trainer.records.evaluations import FORMAT, Result
 from trainer.records.fields import list_changes
 from trainer.records.sealed import read_sealed, require_sealed, write_sealed
 from trainer.records.shapes import remedy_of
+from trainer.store.artifact_files import explaining_removal
 from trainer.store.manifest import digest_file, fingerprint
 from trainer.store.names import CONFIG, EVALUATION, FINAL, HARNESS
 from trainer.store.storage import Store
@@ -162,7 +163,8 @@ def evaluate(store: Store, measurement: Measurement, measure: Measure, progress:
             return earlier
         if measurement.is_own:
             runtime.on_first(lambda: _log_replaced(store, measurement))
-        result = measure(measurement, progress, runtime)
+        with explaining_removal(store, measurement.model.key):
+            result = measure(measurement, progress, runtime)
         if result.by != "corpus" or math.isfinite(result.judged.figures["loss"]):
             runtime.on_first(lambda: record(store, measurement, result))
         return result

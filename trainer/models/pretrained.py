@@ -18,7 +18,7 @@ from trainer.models.tensor_files import of_optimizer
 from trainer.models.weights import CONVERT, Base, is_adapter, read_base, require_base
 from trainer.records.run_names import RUN_PREFIX, is_path, made_by, run_at, suggest_runs, ways_to
 from trainer.records.sealed import read_pointer, read_sealed
-from trainer.store.artifact_files import fetch_files, require_intact
+from trainer.store.artifact_files import explaining_removal, fetch_files, require_intact
 from trainer.store.checked_files import local_version
 from trainer.store.manifest import MANIFEST, Manifest, digest_file, read_manifest
 from trainer.store.names import CARD, CHAMPION, CHECKPOINT_KIND, CONFIG, FINAL, FINAL_KIND, LAST, is_plain_key
@@ -126,10 +126,11 @@ def _find(store: Store, name: str, hub: bool) -> Checkpoint:
         return _find_outside(store, name, hub)
     key, manifest = own
     # Contents in a remote store are compared when they are fetched.
-    require_intact(store, key, manifest, depth="changed" if store.local else "sizes")
+    with explaining_removal(store, key):
+        require_intact(store, key, manifest, depth="changed" if store.local else "sizes")
+        folder = fetch_files(store, key, manifest, lambda file: not of_optimizer(file))
     # The model card reports an evaluation, so it must not change that evaluation's fingerprint.
     files = {name: sha256 for name, sha256 in manifest.digests().items() if name != CARD}
-    folder = fetch_files(store, key, manifest, lambda file: not of_optimizer(file))
     return Checkpoint(str(folder), files, key, "store")
 
 

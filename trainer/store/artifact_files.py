@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from trainer.common.errors import ArtifactError, WrongContent
+from trainer.common.errors import ArtifactError, PipelineError, StorageError, WrongContent
 from trainer.store.manifest import MANIFEST, FileRecord, Manifest, parse_manifest, require_manifest
 from trainer.store.names import CARD, CHECKPOINT_KIND, FINAL_KIND
 from trainer.store.storage import Store
@@ -93,6 +93,22 @@ def fetch_files(store: Store, key: str, manifest: Manifest, wanted: Callable[[st
         missing = next((name for name in digests if not store.exists(f"{key}/{name}")), None)
         place = store.path(f"{key}/{missing}") if missing else f"a file of {store.path(key)}"
         raise ArtifactError(f"{place} is missing; if another process is removing its folder, run this again") from error
+
+
+@contextmanager
+def explaining_removal(store: Store, key: str | None) -> Iterator[None]:
+    """Raise `ArtifactError` for an error of the block if the artifact of a local store was removed meanwhile, such as
+    a checkpoint by its training. Libraries take a missing folder for the name of a repository.
+    """
+    try:
+        yield
+    except (PipelineError, OSError) as error:
+        if key is None or store.local is None or isinstance(error, StorageError) or store.exists(f"{key}/{MANIFEST}"):
+            raise
+        raise ArtifactError(
+            f"{store.path(key)} was removed while it was read: its training has saved newer checkpoints, or a command "
+            "removed it; run this again, or set training.keep_last to keep more checkpoints"
+        ) from error
 
 
 def is_intact(store: Store, key: str, manifest: Manifest, depth: Depth = "all") -> bool:

@@ -12,6 +12,7 @@ import torch
 from sklearn.metrics import accuracy_score, f1_score
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+import trainer.kinds.kind
 import trainer.kinds.labelled.evaluate
 from tests.support import read_rows
 from tests.trainer.labelled_data import as_csv, as_jsonl, written
@@ -19,6 +20,7 @@ from tests.trainer.small_jobs import Finished
 from trainer.common.errors import ArtifactError, ConfigError, CorpusError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
+from trainer.evaluation.measurement import evaluate
 from trainer.kinds.labelled.kind import identify_checkpoint
 from trainer.pipelines.any_kind import evaluate_checkpoint
 from trainer.records.evaluations import Result
@@ -224,3 +226,12 @@ def test_files_that_a_classifier_cannot_be_measured_on_are_refused(
         measure(run, "pairs", labelled=[str(tmp_path / "none.jsonl")])
     with pytest.raises(ConfigError, match=r"labelled applies to classifiers only, but .* is not one; remove labelled"):
         measure(run, str(pretrained), labelled=[str(tmp_path / "new.jsonl")])
+
+
+def test_a_checkpoint_that_is_removed_while_it_is_measured_is_named(run: Finished) -> None:
+    store, checkpoint = Store(str(run.store)), min((run.folder / "checkpoints").iterdir())
+    key = f"{run.run}/checkpoints/{checkpoint.name}"
+    kind, wanted = trainer.kinds.kind.identify_checkpoint(store, EvaluateJob(store=str(run.store), checkpoint=key))
+    shutil.rmtree(checkpoint)  # as its training does once it has saved newer ones
+    with pytest.raises(ArtifactError, match=f"{key} was removed while it was read: .* run this again"):
+        evaluate(store, wanted, kind.measure, silent())
