@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.report_runs import DETAILS, publish
-from trainer.common.errors import ArtifactError
+from trainer.common.errors import ArtifactError, StorageError
 from trainer.store.artifact_files import fetch_artifact, fetch_files, find_damage, require_intact
 from trainer.store.manifest import (
     MANIFEST,
@@ -16,6 +16,7 @@ from trainer.store.manifest import (
     fingerprint,
     make_manifest,
     publish_folder,
+    put_published,
     read_manifest,
     write_manifest,
 )
@@ -229,3 +230,11 @@ def test_what_is_published_once_more_with_the_same_files_never_lacks_its_manifes
     assert there == [True, True]
     send(b"2")
     assert there[2:] == [False, False]
+
+
+def test_a_disk_that_is_full_when_a_manifest_is_staged_is_named_there(empty_store: Store) -> None:
+    with empty_store.staging() as folder:
+        (folder / MANIFEST).symlink_to("/dev/full")
+        with pytest.raises(StorageError, match=f"cannot write .*things/a/{MANIFEST}: No space left on device"):
+            put_published(empty_store, folder, "things/a", make_manifest("thing", "0123", [], {}))
+    assert not empty_store.exists("things/a")
