@@ -29,7 +29,7 @@ def is_of_cache(error: Exception) -> bool:
     return place.is_relative_to(cache) or cache.is_relative_to(place)
 
 
-def tell_cache(error: Exception) -> str:
+def describe_cache_error(error: Exception) -> str:
     """What is wrong with this machine's cache folder, and what to do."""
     return (
         f"{reason_of(error)}: {getattr(error, 'filename', '')}, of this machine's cache of remote files "

@@ -22,7 +22,7 @@ from trainer.store import roots
 from trainer.store.checked_files import forget_unused
 from trainer.store.local import LocalFiles, Stored, linked_folders
 from trainer.store.private_folders import STAGING, PrivateFolder, sweep
-from trainer.store.remedies import is_of_cache, is_of_remote, remedy_of_local, remedy_of_remote, tell_cache
+from trainer.store.remedies import describe_cache_error, is_of_cache, is_of_remote, remedy_of_local, remedy_of_remote
 
 if TYPE_CHECKING:
     from trainer.store.remote import RemoteObjects
@@ -318,7 +318,7 @@ class Store:
             self._require_not_away(key, error)
             number = number_of(error)
             if self.local is None and number not in FULL and is_of_cache(error):
-                raise StorageError(f"cannot {operation} {self.path(key)}: {tell_cache(error)}") from error
+                raise StorageError(f"cannot {operation} {self.path(key)}: {describe_cache_error(error)}") from error
             if isinstance(error, FileNotFoundError) and (self.local or operation == "read"):
                 raise
             if number in FULL:
