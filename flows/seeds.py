@@ -42,7 +42,7 @@ def run_seeds(
     if as_json:
         show_json({"outcomes": outcomes, "spreads": by_split(outcomes)})
     else:
-        print(f"\n{_tell(jobs, outcomes)}", end="")
+        print(f"\n{_table(jobs, outcomes)}", end="")
 
 
 def by_split(outcomes: Sequence[Outcome]) -> "dict[str, dict[str, Spread]]":
@@ -60,7 +60,7 @@ def measured_of(outcome: Outcome) -> Result:
     return outcome.evaluation
 
 
-def _tell(jobs: Sequence[Any], outcomes: Sequence[Outcome]) -> str:
+def _table(jobs: Sequence[Any], outcomes: Sequence[Outcome]) -> str:
     """A table of each seed's figures, with their mean and standard deviation."""
     columns = ["", *(f"seed {job.training.seed}" for job in jobs), "mean", "deviation"]
     first = measured_of(outcomes[0])

@@ -35,7 +35,7 @@ def open_flow(job: Job, words: Overrides) -> Job:
     for a minute.
     """
     for name in RUN_LOGGERS:
-        logging.getLogger(name).addFilter(tell_plainly)  # adding the same filter twice has no effect
+        logging.getLogger(name).addFilter(report_once)  # adding the same filter twice has no effect
     on_forced_end(partial(copy_context().run, _crash, flow_run.id))
     job = override(job, words)
     use_credentials()
@@ -43,7 +43,7 @@ def open_flow(job: Job, words: Overrides) -> Job:
     return job
 
 
-def tell_plainly(record: logging.LogRecord) -> bool:
+def report_once(record: logging.LogRecord) -> bool:
     """Log filter: report a requested stop once and not as a crash; drop tracebacks of self-explanatory errors."""
     message = record.getMessage()
     stopped = ABORTED in message or StopRequested.__name__ in message

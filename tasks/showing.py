@@ -30,20 +30,20 @@ ARTIFACT_SECONDS = 5.0
 def showing() -> Iterator[Callable[[Update], None]]:
     """A function that shows updates, for the duration of a task."""
     on_screen = terminal_bars(sys.stderr) if sys.stderr.isatty() else _every(10.0, plain_lines(sys.stderr))
-    teller = _Teller()
+    progress_log = _ProgressLog()
 
     def show(update: Update) -> None:
         on_screen(update)
         if update.total:
-            teller.show(update)
+            progress_log.show(update)
 
     try:
         yield show
     finally:
-        teller.finish()
+        progress_log.finish()
 
 
-class _Teller:
+class _ProgressLog:
     """Sends the latest updates to the server in a separate thread, so that a slow or missing server delays nothing."""
 
     def __init__(self) -> None:

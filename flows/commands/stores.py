@@ -190,7 +190,7 @@ def leftovers(
 
 
 def _look(store: str, show: Callable[[], int | None]) -> NoReturn:
-    """Load the store's credentials, call `tell`, and exit with the status that it returns."""
+    """Load the store's credentials, call `show`, and exit with the status that it returns."""
     from flows.credentials import take_credentials
     from flows.work import status_of
 

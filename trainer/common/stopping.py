@@ -29,7 +29,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LATEST = 6.0
 """Seconds from the request, or from the end of deferred work, until the process is ended."""
 
-TELLING_SECONDS = 3.0
+FORCED_END_SECONDS = 3.0
 """Seconds that functions registered by `on_forced_end` may take before the process is ended."""
 
 LOOK_SECONDS = 1.0
@@ -250,7 +250,7 @@ def _notify_of_end() -> None:
     threads = [threading.Thread(target=call, daemon=True) for call in _called_at_end]
     for each in threads:
         each.start()
-    end = time.monotonic() + TELLING_SECONDS
+    end = time.monotonic() + FORCED_END_SECONDS
     for each in threads:
         each.join(max(0.0, end - time.monotonic()))
 

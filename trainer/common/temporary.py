@@ -10,6 +10,9 @@ from pathlib import Path
 from trainer.common.errors import PipelineError, StorageError, reason_of
 from trainer.common.transient import FULL, number_of
 
+SOME_BYTES = 2**20
+"""A disk with more free bytes is not full: another one is, such as that of the store."""
+
 REMEDY = "free some space there, or set TMPDIR to a folder on a larger disk"
 
 
@@ -17,8 +20,8 @@ REMEDY = "free some space there, or set TMPDIR to a folder on a larger disk"
 def temporary_folder() -> Iterator[str]:
     """Yield a new folder, which is removed when the block ends.
 
-    Raises `StorageError` if there is no writable folder for temporary files, or if the block fills their disk: it must
-    not write to others, except through a store, whose errors name their own disk.
+    Raises `StorageError` if there is no writable folder for temporary files, or if the block fills their disk. The
+    errors of many libraries name no file, so whether that disk is full is looked up.
     """
     try:
         created = tempfile.TemporaryDirectory(prefix="headrace-")
@@ -30,12 +33,9 @@ def temporary_folder() -> Iterator[str]:
         try:
             yield name
         except Exception as error:
-            number = number_of(error)
-            if isinstance(error, PipelineError) or number not in FULL:
+            number, place = number_of(error), Path(name).parent
+            if isinstance(error, PipelineError) or number not in FULL or shutil.disk_usage(place).free > SOME_BYTES:
                 raise
-            place = Path(name).parent
             raise StorageError(
-                f"cannot write temporary files to {place}: {os.strerror(number)}: it takes more than the "
-                f"{shutil.disk_usage(place).free:,} bytes that are free there; {REMEDY}",
-                transient=True,
+                f"cannot write temporary files to {place}: {os.strerror(number)}; {REMEDY}", transient=True
             ) from error

@@ -221,17 +221,17 @@ def _unknown(schema: type[BaseModel], place: Place) -> str:
 
 def _expected(problem: ErrorDetails) -> str | None:
     """The expected value in words; None if the problem's own message contains it."""
-    kind, limits = problem["type"], problem.get("ctx", {})
+    kind, context = problem["type"], problem.get("ctx", {})
     if kind in BOUNDS:
         words, name = BOUNDS[kind]
-        return f"{words} {_plain(float(limits[name]))}"
+        return f"{words} {_plain(float(context[name]))}"
     if kind in LENGTHS:
         words, name, one, many = LENGTHS[kind]
-        return f"{words} {plural(limits[name], one, many)}"
+        return f"{words} {plural(context[name], one, many)}"
     if kind == "literal_error":
-        return str(limits["expected"])
+        return str(context["expected"])
     if kind == "string_pattern_mismatch":
-        return SPELLINGS.get(limits["pattern"], f"text like {limits['pattern']}")
+        return SPELLINGS.get(context["pattern"], f"text like {context['pattern']}")
     if kind == "string_type" and problem["loc"][-1] == "[key]":
         return "a key that is text"
     return EXPECTED.get(kind)

@@ -86,7 +86,7 @@ class CorpusOrder:
         self._offsets = np.cumsum(self._counts) - self._counts
         self._size = int(self._counts.sum())
         self._groups = lru_cache(maxsize=4)(self._make_groups)
-        self._sorted = lru_cache(maxsize=4)(self._sorted_groups)
+        self._shards = lru_cache(maxsize=4)(self._find_shards)
 
     def windows(self, turns: U64) -> I64:
         """The windows at these turns; same shape."""
@@ -102,7 +102,7 @@ class CorpusOrder:
     def shards(self, first: int, last: int) -> Sequence[int]:
         """The shards of the groups that turns `first` to `last` belong to, then those of the next group; each once."""
         passes, groups = self._locate(np.array([first, last], dtype=np.uint64))
-        return self._sorted(*zip(passes.tolist(), groups.tolist(), strict=True))
+        return self._shards(*zip(passes.tolist(), groups.tolist(), strict=True))
 
     def _locate(self, turns: U64) -> tuple[I64, I64]:
         """The pass of each turn, and the group within the pass."""
@@ -138,7 +138,7 @@ class CorpusOrder:
         index = np.searchsorted(ends, places, side="right")
         return self._offsets[group.shards[index]] + places - (ends - counts)[index]
 
-    def _sorted_groups(self, first: tuple[int, int], last: tuple[int, int]) -> Sequence[int]:
+    def _find_shards(self, first: tuple[int, int], last: tuple[int, int]) -> Sequence[int]:
         (number, index), found = first, list[int]()
         while (number, index) <= last:
             found += self._groups(number)[index].shards.tolist()

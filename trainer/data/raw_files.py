@@ -367,8 +367,8 @@ def _ratio(corpus: CorpusConfig, source: SourceFile) -> float:
         if corpus.format in RANDOM_ACCESS:
             return _column_bytes(source, corpus.text_field) / source.size
         with open_bytes(source.path) as file, unpack(file, compression_of(source.path) or "") as text:
-            characters = len(text.read(SAMPLED_BYTES))
-            return characters / (source.size if characters < SAMPLED_BYTES else min(source.size, file.tell()))
+            unpacked = len(text.read(SAMPLED_BYTES))
+            return unpacked / (source.size if unpacked < SAMPLED_BYTES else min(source.size, file.tell()))
 
 
 def _column_bytes(source: SourceFile, column: str) -> int:

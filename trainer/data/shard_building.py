@@ -1,5 +1,6 @@
 """Building shards in worker processes, and finding finished ones to reuse."""
 
+import errno
 import os
 import re
 import signal
@@ -242,8 +243,9 @@ class Workers:
     def _started(self) -> ProcessPoolExecutor:
         """The pool; it starts a process for a submission if none is idle."""
         if self._pool is None:
-            # Its start unblocks SIGINT and SIGTERM, which it ignores, so it must come before that of a worker.
-            with blocked_stops():  # a SIGHUP to the group would end it, and it would be started again
+            # The start of the resource tracker unblocks SIGINT and SIGTERM, which it ignores: so it comes before that
+            # of a worker. A SIGHUP to the group would end the tracker if it were not blocked when it starts.
+            with blocked_stops():
                 resource_tracker.ensure_running()
             with _explaining_shared_memory():
                 context = _Context()
@@ -270,6 +272,8 @@ def _explaining_shared_memory() -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
         raise StorageError(
             f"cannot start worker processes: {reason_of(error)}; give this user write permission and free space in "
             "/dev/shm, the shared memory of this machine or container (of a container, for example by --shm-size)",

@@ -81,13 +81,13 @@ def _compare_versions(own: Versions, found: dict[str, Versions]) -> None:
     others = {node: theirs for node, theirs in found.items() if theirs != own}
     if others:
         differences = "; ".join(
-            f"{node} has {_tell(theirs, own)}; the stage's machine has {_tell(own, theirs)}"
+            f"{node} has {_differing(theirs, own)}; the stage's machine has {_differing(own, theirs)}"
             for node, theirs in others.items()
         )
         raise DeviceError(f"the cluster's nodes differ: {differences}; install the same versions on all of them")
 
 
-def _tell(own: Versions, others: Versions) -> str:
+def _differing(own: Versions, others: Versions) -> str:
     """The versions of one machine that differ from another's."""
     names = [name for name in {**own, **others} if own.get(name) != others.get(name)]
     return ", ".join(f"{name} {own.get(name, 'missing')}" for name in names)

@@ -23,7 +23,7 @@ from trainer.common.stopping import StopRequested, stop_requested
 from trainer.config.engines import CLIENT, RayEngine
 from trainer.engines.executors import NAMESPACE, group_name
 
-TELL_SECONDS = 0.5
+REPORT_SECONDS = 0.5
 """Seconds between two progress reports of a unit."""
 
 
@@ -77,20 +77,20 @@ class Count:
     """Reports the progress of a unit of work to a progress actor."""
 
     def __init__(self, actor: Any, unit: int) -> None:
-        self._actor, self._unit, self._done, self._told = actor, unit, 0, 0.0
+        self._actor, self._unit, self._done, self._reported = actor, unit, 0, 0.0
 
     def advance(self, amount: int) -> None:
         self._done += amount
         now = time.monotonic()
-        if now - self._told >= TELL_SECONDS:
-            self._told = now
+        if now - self._reported >= REPORT_SECONDS:
+            self._reported = now
             self.report()
 
     def report(self) -> None:
         self._actor.reach.remote(self._unit, self._done)
 
 
-class Saying(io.TextIOBase):
+class ActorOutput(io.TextIOBase):
     """A text stream that sends what is written to a progress actor, line by line."""
 
     def __init__(self, actor: Any) -> None:

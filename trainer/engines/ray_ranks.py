@@ -23,8 +23,8 @@ from trainer.engines.consistency import Versions, own_versions
 from trainer.engines.executors import enter_group
 from trainer.engines.ray_cluster import (
     WAITING_SECONDS,
+    ActorOutput,
     Cluster,
-    Saying,
     Surroundings,
     has_gpus,
     joined,
@@ -167,7 +167,7 @@ def as_rank(work: Callable[[], int], surroundings: Surroundings, actor: Any, gro
     enter_group(group)
     rank, ranks = get_context().get_world_rank(), get_context().get_world_size()
     start = str(broadcast_from_rank_zero(time.time_ns()))
-    output = Saying(actor)
+    output = ActorOutput(actor)
     # Ray's handlers write to Ray's own files; `work` adds the handlers that a rank always has.
     logging.root.handlers.clear()
     if rank == 0:

@@ -49,7 +49,7 @@ class RayTasks:
         self._cluster, self._likeness, self.most = cluster, likeness, most
         self._running: dict[Any, Future[Any]] = {}
         self._units = 0
-        self._progress, self._moved, self._told = (0, 0), time.monotonic(), False
+        self._progress, self._moved, self._warned = (0, 0), time.monotonic(), False
         # Spread over nodes, because tasks use each node's own network and disk.
         self._task = cluster.ray.remote(
             num_cpus=1, max_retries=cluster.engine.max_failures, scheduling_strategy="SPREAD"
@@ -75,10 +75,10 @@ class RayTasks:
         """Warn once if nothing has progressed for a while: nodes may be lost, or other work may occupy them."""
         now = time.monotonic()
         if progress != self._progress or not self._running:
-            self._progress, self._moved, self._told = progress, now, False
-        elif now - self._moved > WAITING_SECONDS and not self._told:
+            self._progress, self._moved, self._warned = progress, now, False
+        elif now - self._moved > WAITING_SECONDS and not self._warned:
             log.warning("%s", waiting_for_room(self._cluster, "task"))
-            self._told = True
+            self._warned = True
 
     def submit(self, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
         self._units += 1

@@ -161,25 +161,25 @@ def _measure(job: EvaluateJob, measurement: Measurement, progress: Progress) -> 
     """Measure task by task, and record the figures of each of several, so that a lost process repeats only one task."""
     store, options = Store(job.store), asked_for(job)
     defined = _defined(options)  # before work of hours, in which a file may be edited
+    whole = measurement.place or measurement.elsewhere  # which may hold the figures of one of the tasks
     parts = {
-        name: replace(measurement, recipe={"tasks": {name: identity}}, place=None, elsewhere=None)
+        name: replace(measurement, recipe={"tasks": {name: identity}}, place=None, elsewhere=whole)
         for name, identity in measurement.recipe["tasks"].items()
     }
-    results = []
-    with progress.bar("harness", None, "request") as bar:
-        with hearing():  # drops warnings about the way a model is passed, and about tasks, which are repeated below
-            loaded = load_tasks(options)
-            model = _load(measurement.model.folder, measurement.model.beside, job, bar.advance)
-        for name, part in parts.items():
-            if (result := find_result(store, part)) is None:
+    results = {name: result for name, part in parts.items() if (result := find_result(store, part)) is not None}
+    if missing := [name for name in parts if name not in results]:
+        with progress.bar("harness", None, "request") as bar:
+            with hearing():  # drops warnings about the way a model is passed, and about tasks, which are repeated below
+                loaded = load_tasks(options.model_copy(update={"tasks": missing}))
+                model = _load(measurement.model.folder, measurement.model.beside, job, bar.advance)
+            for name in missing:
                 with hearing() as heard:
                     found = ask(model, loaded[name], options)
                 doubts = [*doubts_of(loaded[name]), *heard(), *_left_out(found)]
-                result = _result(store, job, part, found, defined, doubts)
+                results[name] = _result(store, job, parts[name], found, defined, doubts)
                 if len(parts) > 1:
-                    record(store, part, result)
-            results.append(result)
-    return _together(measurement, results)
+                    record(store, parts[name], results[name])
+    return _together(measurement, [results[name] for name in parts])
 
 
 def _together(measurement: Measurement, parts: list[Result]) -> Result:
@@ -319,5 +319,5 @@ def _examples(name: str, found: Results) -> int:
 
 def _few_shot(name: str, found: Results) -> dict[str, int]:
     """The number of solved examples before each question; empty for a group whose tasks differ in it."""
-    numbers = {int(found["n-shot"].get(each, 0)) for each in tasks_in(found, name)}
-    return {"few_shot": numbers.pop()} if len(numbers) == 1 else {}
+    shots = {int(found["n-shot"].get(each, 0)) for each in tasks_in(found, name)}
+    return {"few_shot": shots.pop()} if len(shots) == 1 else {}

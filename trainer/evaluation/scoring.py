@@ -70,16 +70,16 @@ def score_each(
 
 
 def generate_each(
-    model: nn.Module, prompts: Iterable[Asked], generate: Callable[[Asked], Sample], runtime: Runtime
+    model: nn.Module, items: Iterable[Asked], generate: Callable[[Asked], Sample], runtime: Runtime
 ) -> list[Sample]:
-    """Generate a sample for each of the `prompts`. Called by every rank.
+    """Generate a sample for each of the `items`. Called by every rank.
 
     Only rank 0 generates; with a sharded model all ranks do, and the samples of rank 0 are returned.
     """
 
     def generate_all(check: Callable[[], None]) -> list[Sample]:
         samples = []
-        for each in prompts:
+        for each in items:
             check()
             samples.append(generate(each))
         return samples

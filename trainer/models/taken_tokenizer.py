@@ -50,7 +50,7 @@ OWN_FILES = (TOKENIZER_FILE, *SETTINGS, MODEL_CONFIG, *VOCABULARIES)
 PASSING = ("is_local", "local_files_only")
 """Entries that transformers writes about the source of the files; removed."""
 
-MOST_TOLD = 12
+MOST_LISTED = 12
 """How many tokens a message lists."""
 
 STATED = ("model_input_names", "padding_side", "truncation_side", "model_max_length", "clean_up_tokenization_spaces")
@@ -144,7 +144,7 @@ def _candidates(tokenizer: Any) -> str:
     """List the special tokens, which could end documents, each as it is written in a configuration."""
     special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
     quoted = (json.dumps(token, ensure_ascii=False) for token in special)
-    return f": its special ones are {some(quoted, MOST_TOLD)}" if special else " (none of them is special)"
+    return f": its special ones are {some(quoted, MOST_LISTED)}" if special else " (none of them is special)"
 
 
 def read_vocabulary(path: str) -> dict[str, int]:

@@ -70,7 +70,7 @@ STAGES = {
 CREDENTIALS = "AWS_"
 """How the names of a store's credentials in the environment begin."""
 
-TELL_SECONDS = 0.2
+POLL_SECONDS = 0.2
 """Interval between checks whether to ask the ranks to stop."""
 
 Request = dict[str, Any]
@@ -250,7 +250,7 @@ def _ask_to_stop_with(work: "Future[None]") -> None:
     import psutil
 
     stopped: set[int] = set()
-    while wait([work], TELL_SECONDS).not_done:
+    while wait([work], POLL_SECONDS).not_done:
         for rank in psutil.Process().children() if stop_requested() else []:
             if rank.pid not in stopped:
                 stopped.add(rank.pid)

@@ -239,7 +239,7 @@ def _file_pairs(
                 recut = _piece_bytes(runs[0]) != _piece_bytes(run)
                 changes = find_changes(pieces(first), pieces(other), recut)
                 difference = (
-                    _tell(changes)
+                    _describe_changes(changes)
                     or f"the same {plural(len(changes.same), 'file')}, but {_why(runs[0], first, run, other)}"
                 )
                 pairs.append((f"{corpus}, {run.letter} against {runs[0].letter}", difference))
@@ -261,7 +261,7 @@ def find_changes(before: dict[str, Pieces], after: dict[str, Pieces], recut: boo
     )
 
 
-def _tell(changes: FileChanges) -> str:
+def _describe_changes(changes: FileChanges) -> str:
     """The changes in words, or nothing if no file is known to differ."""
     changed = [
         f"{count(len(files))} {what} ({some(map(printable, files), NAMED)})"

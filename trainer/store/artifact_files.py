@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from trainer.common.errors import ArtifactError, PipelineError, StorageError, WrongContent
+from trainer.common.errors import ArtifactError, ConfigError, WrongContent, brief
+from trainer.common.transient import is_transient
 from trainer.store.manifest import MANIFEST, FileRecord, Manifest, parse_manifest, require_manifest
 from trainer.store.names import CARD, CHECKPOINT_KIND, FINAL_KIND
 from trainer.store.storage import Store
@@ -102,12 +103,12 @@ def explaining_removal(store: Store, key: str | None) -> Iterator[None]:
     """
     try:
         yield
-    except (PipelineError, OSError) as error:
-        if key is None or store.local is None or isinstance(error, StorageError) or store.exists(f"{key}/{MANIFEST}"):
+    except (ArtifactError, ConfigError, OSError) as error:
+        if key is None or store.local is None or is_transient(error) or store.exists(f"{key}/{MANIFEST}"):
             raise
         raise ArtifactError(
             f"{store.path(key)} was removed while it was read: its training has saved newer checkpoints, or a command "
-            "removed it; run this again, or set training.keep_last to keep more checkpoints"
+            f"removed it ({brief(error)}); run this again, or set training.keep_last to keep more checkpoints"
         ) from error
 
 

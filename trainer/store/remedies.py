@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trainer.common.errors import reason_of
-from trainer.common.transient import is_transient
+from trainer.common.transient import is_transient, number_of
 from trainer.store.checked_files import FOLDER, machine_cache
 
 REACHABLE = "check that the store is reachable and undamaged"
@@ -20,13 +20,17 @@ OF_LOCAL = {
 }
 
 
+NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
+NOT_CREATED = (*NOT_WRITABLE, errno.ENOENT, errno.EEXIST)
+
+
 def is_of_cache(error: Exception) -> bool:
-    """Whether an error is about this machine's cache folder, a file in it, or a folder that it is in."""
+    """Whether an error means that this machine's cache folder cannot be created, or is not writable."""
     named = error.filename if isinstance(error, OSError) else None
     if not isinstance(named, str) or not Path(named).is_absolute():
         return False
-    place, cache = Path(named), machine_cache().absolute()
-    return place.is_relative_to(cache) or cache.is_relative_to(place)
+    place, cache, number = Path(named), machine_cache().absolute(), number_of(error)
+    return number in (NOT_CREATED if cache.is_relative_to(place) else NOT_WRITABLE * place.is_relative_to(cache))
 
 
 def describe_cache_error(error: Exception) -> str:

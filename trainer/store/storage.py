@@ -317,7 +317,7 @@ class Store:
                 raise
             self._require_not_away(key, error)
             number = number_of(error)
-            if self.local is None and number not in FULL and is_of_cache(error):
+            if self.local is None and is_of_cache(error):
                 raise StorageError(f"cannot {operation} {self.path(key)}: {describe_cache_error(error)}") from error
             if isinstance(error, FileNotFoundError) and (self.local or operation == "read"):
                 raise

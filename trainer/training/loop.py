@@ -93,7 +93,7 @@ class Divergence:
 
     global_batch: int
     skips: int = 0
-    skipped: list[BatchRange] = field(default_factory=list)
+    batches: list[BatchRange] = field(default_factory=list)
 
     def note(self, skipped: bool, state: TrainState) -> bool:
         """Record an attempted step; returns whether to roll back to the last commit.
@@ -106,9 +106,9 @@ class Divergence:
         self.skips += 1
         if self.skips < MAX_SKIPS:
             return False
-        self.skipped.append(BatchRange(state.step, state.attempts - self.skips, state.attempts - 1))
+        self.batches.append(BatchRange(state.step, state.attempts - self.skips, state.attempts - 1))
         self.skips = 0
-        if len(self.skipped) > MAX_ROLLBACKS:
+        if len(self.batches) > MAX_ROLLBACKS:
             raise RunError(
                 f"training has diverged: {self.describe()}. Lower training.learning_rate, or check those samples"
             )
@@ -119,7 +119,7 @@ class Divergence:
         return "; ".join(
             f"after step {s.step} the gradients of {s.last - s.first + 1} batches in a row were not finite "
             f"(samples {s.first * self.global_batch} to {(s.last + 1) * self.global_batch - 1})"
-            for s in self.skipped
+            for s in self.batches
         )
 
 

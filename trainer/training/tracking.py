@@ -127,7 +127,7 @@ class Board:
     ) -> None:  # fmt: skip
         self._folder, self._step, self._job, self._constant, self._after = folder, step, job, constant, after
         self._records: RecordWriter | None = None
-        self._told = False
+        self._warned = False
 
     def show(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """Show a record's figures."""
@@ -172,9 +172,9 @@ class Board:
                 if self._records is not None:
                     self._records.close()
             self._records = None
-            if not self._told:
+            if not self._warned:
                 log.warning(NOT_WRITTEN, error)
-            self._told = True
+            self._warned = True
 
 
 def curves_of(kind: str, values: Mapping[str, Any]) -> dict[str, float]:

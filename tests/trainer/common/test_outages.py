@@ -4,10 +4,9 @@ import errno
 import os
 import pickle
 import socket
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -177,18 +176,6 @@ def test_what_passes_is_told_from_what_it_was_raised_from_and_crosses_processes(
         assert is_transient(error)
     assert is_transient(pickle.loads(pickle.dumps(StorageError("away", transient=True))))
     assert not is_transient(pickle.loads(pickle.dumps(StorageError("wrong"))))
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True, check=False)
-    if made.returncode:
-        pytest.skip("mounting a file system is not allowed here")
-    yield place
-    subprocess.run(["umount", place], check=True)
 
 
 def test_a_full_disk_passes_and_a_folder_that_may_not_be_written_does_not(small_disk: Path, tmp_path: Path) -> None:

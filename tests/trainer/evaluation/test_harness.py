@@ -27,7 +27,7 @@ from trainer.config.evaluation import HarnessConfig
 from trainer.config.jobs import EvaluateJob
 from trainer.config.runs import PromotionConfig
 from trainer.evaluation.harness_identity import identify, installed_version, name_of
-from trainer.evaluation.harness_tasks import OrInfinite
+from trainer.evaluation.harness_tasks import OrInfinite, load_tasks
 from trainer.evaluation.measurement import read_result
 from trainer.pipelines.any_kind import ask_harness
 from trainer.records.basis import HarnessBasis
@@ -314,6 +314,24 @@ def test_a_function_of_a_task_that_fails_on_an_answer_is_told_with_the_name_of_t
     (tmp_path / "tasks" / "words.yaml").write_text(f"{text}process_results: !function words.score\n")
     with pytest.raises(ConfigError, match=r"lm-eval fails on words: IndexError: list index out of range"):
         measure(run, asking(tmp_path / "tasks", ["tiny", "words"]))
+
+
+def test_a_task_that_a_run_was_measured_on_is_not_loaded_again_beside_another(
+    run: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, loaded = tmp_path / "tasks", list[str]()
+    write_task(folder)
+    written = yaml.safe_load((folder / "tiny.yaml").read_text())
+    write_yaml(folder / "other.yaml", {**written, "task": "other"})
+    alone = measure(run, asking(folder, ["tiny"], limit=2))
+
+    def load(options: HarnessConfig) -> dict[str, Any]:
+        loaded.extend(options.tasks)
+        return load_tasks(options)
+
+    monkeypatch.setattr("trainer.evaluation.harness.load_tasks", load)
+    both = measure(run, asking(folder, ["tiny", "other"], limit=2))
+    assert (both.groups["tiny"], loaded) == (alone.groups["tiny"], ["other"])
 
 
 def test_tasks_measured_before_a_failure_are_not_measured_again(run: Finished, tmp_path: Path) -> None:

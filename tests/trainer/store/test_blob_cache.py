@@ -1,5 +1,6 @@
 """The cache of remote files: it stays within its size, and what is in use stays."""
 
+import errno
 import hashlib
 import os
 import threading
@@ -11,6 +12,7 @@ import pytest
 
 from trainer.common.errors import ConfigError, StorageError, WrongContent
 from trainer.store.blob_cache import BlobCache, Copy
+from trainer.store.remedies import is_of_cache
 from trainer.store.storage import Store
 
 
@@ -221,3 +223,17 @@ def test_a_cache_that_cannot_be_written_is_not_blamed_on_the_store(
         pass
     with pytest.raises(FileNotFoundError):
         store.read_bytes("b")
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "of_cache"),
+    [
+        (errno.EACCES, "copy", True), (errno.ENOENT, "..", True), (errno.ENOENT, "copy", False),
+        (errno.ESTALE, "copy", False), (errno.EMFILE, "copy", False), (errno.EACCES, "../other", False),
+    ],
+)  # fmt: skip
+def test_only_a_cache_that_cannot_be_created_or_written_is_one_to_replace(
+    number: int, name: str, of_cache: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    assert is_of_cache(OSError(number, "", os.path.normpath(tmp_path / "cache" / name))) is of_cache

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.report_runs import DETAILS, publish
-from trainer.common.errors import ArtifactError, StorageError
-from trainer.store.artifact_files import fetch_artifact, fetch_files, find_damage, require_intact
+from trainer.common.errors import ArtifactError, ConfigError, RankLost, StorageError
+from trainer.store.artifact_files import explaining_removal, fetch_artifact, fetch_files, find_damage, require_intact
 from trainer.store.manifest import (
     MANIFEST,
     Manifest,
@@ -238,3 +238,17 @@ def test_a_disk_that_is_full_when_a_manifest_is_staged_is_named_there(empty_stor
         with pytest.raises(StorageError, match=f"cannot write .*things/a/{MANIFEST}: No space left on device"):
             put_published(empty_store, folder, "things/a", make_manifest("thing", "0123", [], {}))
     assert not empty_store.exists("things/a")
+
+
+@pytest.mark.parametrize("error", [RankLost("lost", 75), StorageError("away", True)])
+def test_an_error_of_another_kind_is_not_hidden_by_the_removal_of_what_was_read(
+    error: Exception, tmp_path: Path
+) -> None:
+    with pytest.raises(type(error)), explaining_removal(Store(str(tmp_path)), "runs/a/checkpoints/step-000001"):
+        raise error
+
+
+def test_an_artifact_that_was_removed_while_it_was_read_is_named(tmp_path: Path) -> None:
+    removed = pytest.raises(ArtifactError, match=r"runs/a was removed while it was read: .* \(a task fails\); run this")
+    with removed, explaining_removal(Store(str(tmp_path)), "runs/a"):
+        raise ConfigError("a task fails")

@@ -42,7 +42,7 @@ from trainer.data.tables import FIRST_LINE
 log = logging.getLogger(__name__)
 
 
-MOST_TOLD = 12
+MOST_LISTED = 12
 """The most classes that a message lists."""
 
 
@@ -179,8 +179,8 @@ def require_all_classes(
     place = next(islice(read_rows(data, parts), row, None)).place
     raise CorpusError(
         f"data set {data.name!r}: column {data.label_column!r} holds "
-        f"{some((labels.classes[each] for each in present), MOST_TOLD)} in train; as ids from 0 these mean "
-        f"{len(labels.classes)} classes, but {some(absent, MOST_TOLD)} {'has' if len(absent) == 1 else 'have'} no "
+        f"{some((labels.classes[each] for each in present), MOST_LISTED)} in train; as ids from 0 these mean "
+        f"{len(labels.classes)} classes, but {some(absent, MOST_LISTED)} {'has' if len(absent) == 1 else 'have'} no "
         f"example. {last} is first at {place()}. Correct the labels, or list the classes in `classes`: in the order of "
         f"their ids, or, if these integers are names, the integers themselves; for numbers, {REGRESSION}"
     )

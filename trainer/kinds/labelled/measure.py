@@ -34,7 +34,7 @@ from trainer.training.runtime import Runtime
 
 log = logging.getLogger(__name__)
 
-MOST_TOLD = 12
+MOST_LISTED = 12
 """Most classes that a message lists."""
 
 AT_ONCE = 2**16
@@ -110,7 +110,7 @@ def open_metrics(job: FinetuneJob, classes: list[str] | None) -> Metrics:
     if SEQEVAL in names and job.data.task == "tokens" and not marks_entities(named):
         raise ConfigError(
             f"metric {SEQEVAL!r} needs entity labels such as B-X, I-X and O, but the labels are "
-            f"{some(named, MOST_TOLD)}; use {WORD_ACCURACY}"
+            f"{some(named, MOST_LISTED)}; use {WORD_ACCURACY}"
         )
     positive = positive_class(job.evaluation.positive_class, named, names)
     return load_metrics(names, job.data.task, len(named), positive)

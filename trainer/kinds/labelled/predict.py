@@ -77,8 +77,8 @@ def predict_texts(job: PredictJob, progress: Progress) -> PredictedTexts:
     cast(nn.Module, model).to(runtime.device)
     with open_texts(wanted.data, wanted.source.parts[TRAIN], progress) as texts, ExitStack() as stack:
         folder = stack.enter_context(store.staging(key=step.key)) if runtime.rank == 0 else None
-        details = _predict(job, texts, encoder, model, runtime, progress, folder and folder / FILE)
-        return runtime.on_first(lambda: _publish(step, job, wanted, encoder, texts, folder, details))
+        predicted = _predict(job, texts, encoder, model, runtime, progress, folder and folder / FILE)
+        return runtime.on_first(lambda: _publish(step, job, wanted, encoder, texts, folder, predicted))
 
 
 def _predict(
@@ -143,7 +143,7 @@ class _Figures:
 
 def _publish(
     step: Step, job: PredictJob, wanted: Wanted, encoder: TextEncoder, texts: NewTexts, folder: Path | None,
-    figures: dict[str, Any],
+    predicted: dict[str, Any],
 ) -> PredictedTexts:  # fmt: skip
     assert folder is not None
     parts, identity = wanted.source.parts[TRAIN], wanted.source.identity[TRAIN]
@@ -163,7 +163,7 @@ def _publish(
         "precision": job.precision,
         "texts": sum(texts.counts),
         **texts.bad.as_details(),
-        **figures,
+        **predicted,
     }  # fmt: skip
     return summarise(step.key, publish(step, folder, details))
 

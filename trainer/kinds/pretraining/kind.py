@@ -178,12 +178,12 @@ def identify_own(
     store: Store, job: PipelineJob, run: str, data: Sequence[str] | None, other: str | None = None
 ) -> Measurement:
     """The measurement of the final model of a job's run, or of an `other` run on the shards with these keys."""
-    evaluation = evaluation_of(job, other or run)
+    evaluation_job = evaluation_of(job, other or run)
     if other is None:  # the run's record already lists this evaluation
-        return replace(identify_text(store, evaluation), place=f"{run}/{EVALUATION}")
-    evaluated = evaluation.evaluation.model_copy(update={"prompts": []})
+        return replace(identify_text(store, evaluation_job), place=f"{run}/{EVALUATION}")
+    evaluated = evaluation_job.evaluation.model_copy(update={"prompts": []})
     alike = {"shards": list(data or ()), "context": job.training.context, "evaluation": evaluated}
-    return identify_text(store, evaluation.model_copy(update=alike))
+    return identify_text(store, evaluation_job.model_copy(update=alike))
 
 
 def evaluation_of(job: PipelineJob, run: str) -> EvaluateJob:
