@@ -207,9 +207,10 @@ def end_step(session: Session, outcome: Outcome) -> bool:
 
 
 def measure_and_save(session: Session, outcome: Outcome | None = None) -> bool:
-    """Evaluate and save after a step, as far as due; returns whether it is saved.
+    """Evaluate and save after a step with this outcome, as far as due; returns whether it is saved.
 
-    If training continues at a step whose evaluation was interrupted, evaluate it now and replace the step's checkpoint.
+    Without an outcome, training continues at a step whose evaluation was interrupted: evaluate it now and replace the
+    step's checkpoint.
     """
     plan, state, training, meter = session.plan, session.state, session.training, session.meter
     paused = time.perf_counter()

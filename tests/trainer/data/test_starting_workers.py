@@ -12,6 +12,7 @@ from tests import ROOT
 from trainer.common.errors import EXIT_PREEMPTED
 
 WORK = """
+import signal
 import sys
 from trainer.common.process import on_rank
 from trainer.common.stopping import check_stop, install_signal_handlers, leave, wait
@@ -27,6 +28,7 @@ def work():
             wait(0.05)
             check_stop()
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also if the tests run under nohup
 install_signal_handlers()
 sys.exit(leave(on_rank(work)))
 """
