@@ -196,7 +196,7 @@ def _racy(source: SourceFile, now: float) -> bool:
 def _recall(known: dict[str, Any], source: SourceFile) -> list[PieceRange] | None:
     """The cached ranges of a file, if it has not changed."""
     if (entry := known.get(source.path)) and entry[:2] == [source.size, source.version]:
-        return [PieceRange(*range_) for range_ in entry[2]]
+        return [PieceRange(*each) for each in entry[2]]
     return None
 
 

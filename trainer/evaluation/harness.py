@@ -159,8 +159,7 @@ def measure_harness(measurement: Measurement, progress: Progress, runtime: Runti
 
 def _measure(job: EvaluateJob, measurement: Measurement, progress: Progress) -> Result:
     """Measure task by task, and record the figures of each of several, so that a lost process repeats only one task."""
-    store, options = Store(job.store), asked_for(job)
-    defined = _defined(options)  # before work of hours, in which a file may be edited
+    store = Store(job.store)
     whole = measurement.place or measurement.elsewhere  # which may hold the figures of one of the tasks
     parts = {
         name: replace(measurement, recipe={"tasks": {name: identity}}, place=None, elsewhere=whole)
@@ -168,9 +167,11 @@ def _measure(job: EvaluateJob, measurement: Measurement, progress: Progress) -> 
     }
     results = {name: result for name, part in parts.items() if (result := find_result(store, part)) is not None}
     if missing := [name for name in parts if name not in results]:
+        options = asked_for(job).model_copy(update={"tasks": missing})
+        defined = _defined(options)  # before work of hours, in which a file may be edited
         with progress.bar("harness", None, "request") as bar:
             with hearing():  # drops warnings about the way a model is passed, and about tasks, which are repeated below
-                loaded = load_tasks(options.model_copy(update={"tasks": missing}))
+                loaded = load_tasks(options)
                 model = _load(measurement.model.folder, measurement.model.beside, job, bar.advance)
             for name in missing:
                 with hearing() as heard:

@@ -30,7 +30,9 @@ def is_of_cache(error: Exception) -> bool:
     if not isinstance(named, str) or not Path(named).is_absolute():
         return False
     place, cache, number = Path(named), machine_cache().absolute(), number_of(error)
-    return number in (NOT_CREATED if cache.is_relative_to(place) else NOT_WRITABLE * place.is_relative_to(cache))
+    if cache.is_relative_to(place):
+        return number in NOT_CREATED
+    return place.is_relative_to(cache) and number in NOT_WRITABLE
 
 
 def describe_cache_error(error: Exception) -> str:
