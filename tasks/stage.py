@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, Self
 
+from tasks import OWN_SERVER
 from trainer.common import errors
 from trainer.common.errors import EXIT_PREEMPTED, PipelineError, Preempted, RankLost, StorageError
 from trainer.common.process import same_code
@@ -46,8 +47,9 @@ class Surroundings(NamedTuple):
 
     @classmethod
     def now(cls) -> Self:
-        # Stages do not load Prefect, so its variables do not matter; credentials are part of each request.
-        given = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", CREDENTIALS))}
+        # Stages do not use Prefect, so variables about it do not matter; credentials are part of each request.
+        others = "PREFECT_", OWN_SERVER, CREDENTIALS
+        given = {name: value for name, value in os.environ.items() if not name.startswith(others)}
         cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
         return cls(given, os.getcwd(), frozenset(cores))
 

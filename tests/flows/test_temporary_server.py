@@ -12,7 +12,7 @@ from prefect.settings import Settings
 
 from flows.temporary_server import START_LOCK, TemporaryServer, seconds_to_start
 from tests.depth import once
-from tests.processes import Running, alive, command_line, descendants, start_module, wait_until
+from tests.processes import Running, alive, children, command_line, descendants, start_module, wait_until
 from tests.support import small_values, write_config, write_corpora, write_traps
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
 
@@ -54,6 +54,20 @@ def test_a_command_that_knows_of_no_server_has_one_of_its_own_which_ends_with_it
     assert not alive(server)
     assert (tmp_path / "prefect" / "prefect.db").exists()
     assert "View at" not in ended.stdout + ended.stderr, "it has no pages"
+
+
+@pytest.mark.deep
+def test_the_worker_that_loads_libraries_beside_it_runs_the_stages(tmp_path: Path) -> None:
+    command = start_preparing(tmp_path)
+    workers = set[int]()
+
+    def has_ended() -> bool:
+        workers.update(each for each in children(command.pid) if "trainer.pipelines.worker" in command_line(each))
+        return command.status() is not None
+
+    wait_until(has_ended)
+    assert command.wait().status == 0
+    assert len(workers) == 1
 
 
 @pytest.mark.deep
