@@ -100,17 +100,85 @@ def test_a_job_cannot_be_changed_after_it_was_checked() -> None:
             {"decontaminate": {"files": [{"paths": ["*"], "delimiter": ";"}]}},
             "delimiter requires format csv, not 'lines'",
         ),
+        (
+            "training",
+            {"max_steps": 5, "packing": "best_fit", "stride": 16},
+            "stride requires packing: stream: packed windows do not overlap",
+        ),
+        (
+            "training",
+            {"max_steps": 5, "objective": "masked", "packing": "best_fit"},
+            "packing: best_fit requires objective: causal, not 'masked'",
+        ),
+        (
+            "training",
+            {"max_steps": 5, "objective": "masked", "document_mask": True},
+            "document_mask requires objective: causal, not 'masked'",
+        ),
+        (
+            "training",
+            {"max_steps": 5, "objective": "masked", "sharding": "fsdp"},
+            "objective: masked requires sharding: none",
+        ),
+        (
+            "training",
+            {"max_steps": 5, "objective": "masked", "masking": {"mask_share": 0.95}},
+            "mask_share 0.95 plus random_share 0.1 is more than 1",
+        ),
+        ("training.masking", {}, "masking requires objective: masked, not 'causal'"),
+        ("training.muon", {}, "muon requires optimizer: muon, not 'adamw'"),
+        (
+            "training",
+            {"max_steps": 5, "optimizer": "muon", "sharding": "fsdp"},
+            "sharding: fsdp requires optimizer adamw or sgd: muon orthogonalises",
+        ),
+        (
+            "training",
+            {"max_steps": 5, "optimizer": "adafactor", "sharding": "fsdp"},
+            "sharding: fsdp requires optimizer adamw or sgd",
+        ),
+        ("training.cpu_offload", True, "cpu_offload requires sharding: fsdp"),
+        ("training.sharding", "zero", "Input should be 'none' or 'fsdp'"),
+        ("model.lora", {}, "lora requires pretrained"),
+        ("model", {"pretrained": "x", "lora": {"rank": 0}}, "greater than or equal to 1"),
+        ("model", {"pretrained": "x", "quantize": "nf4"}, "quantize requires lora"),
+        ("model", {"pretrained": "x", "lora": {}, "quantize": "int2"}, "Input should be 'nf4' or 'int8'"),
     ],
 )
 def test_a_contradiction_or_an_impossible_value_is_refused(path: str, value: Any, problem: str) -> None:
     assert problem in refusal(PipelineJob, changed(JOB, path, value))
 
 
-def test_evaluation_during_training_needs_held_out_text() -> None:
-    values = changed(JOB, "training.evaluate_every", 10)
-    PipelineJob.model_validate(values)
-    message = refusal(PipelineJob, changed(values, "data.validation_fraction", 0))
-    assert "training.evaluate_every needs data.validation_fraction above 0: no text is held out" in message
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        (
+            {"training.evaluate_every": 10, "data.validation_fraction": 0},
+            "training.evaluate_every needs data.validation_fraction above 0: no text is held out",
+        ),
+        (
+            {"training.early_stopping": 2, "data.validation_fraction": 0},
+            "training.early_stopping needs data.validation_fraction above 0: no text is held out",
+        ),
+        (
+            {"training.final": "best", "data.validation_fraction": 0},
+            "training.final: best needs data.validation_fraction above 0: no text is held out",
+        ),
+        (
+            {"training.objective": "masked", "evaluation.prompts": ["a"]},
+            "evaluation.prompts requires training.objective: causal",
+        ),
+        (
+            {"model": {"pretrained": "x", "lora": {}}, "training.sharding": "fsdp"},
+            "model.lora requires training.sharding: none",
+        ),
+    ],
+)
+def test_parts_of_a_job_that_do_not_go_together_are_refused(changes: dict[str, Any], problem: str) -> None:
+    values = JOB
+    for path, value in changes.items():
+        values = changed(values, path, value)
+    assert problem in refusal(PipelineJob, values)
 
 
 @pytest.mark.parametrize(

@@ -96,21 +96,6 @@ def test_the_quickstart_is_a_valid_job() -> None:
 @pytest.mark.parametrize(
     ("word", "expected"),
     [
-        ("=5", "'=5' is not key=value"),
-        ("training.learning_rate=fast", "training.learning_rate: expected a number, found 'fast'"),
-        ("training.learning_rate=-1", "training.learning_rate: expected more than 0, found -1"),
-        ("training.schedule=cubic", "training.schedule: expected 'linear', 'cosine', 'cosine_with_restarts'"),
-        ("training.epochs=2", "training: give either epochs or max_steps"),
-        ("data.corpora.1.separator=x", "separator requires format 'text', not 'jsonl'"),
-    ],
-)  # fmt: skip
-def test_a_bad_word_is_refused_by_its_place_and_its_reason(config: Path, word: str, expected: str) -> None:
-    assert expected in refused(config, word)
-
-
-@pytest.mark.parametrize(
-    ("word", "expected"),
-    [
         ("stores=x", "stores: unknown key; did you mean 'store'?"),
         ("data.corporas=[]", "data.corporas: unknown key; did you mean 'corpora'?"),
         ("data.corpora.0.path=[x]", "data.corpora.0.path: unknown key; did you mean 'paths'?"),

@@ -50,12 +50,6 @@ TABLE = [
         f"recorded with the results: {INSTEAD}",
     ),
     Said(
-        "a signature in the address of a text",
-        ['data.corpora.0.paths=["https://host/a.txt?a=1&sig=h0pe"]'],
-        "ConfigError: configuration {here}/job.yaml: data.corpora.0.paths: 'https://host/a.txt?a=1&sig=***' "
-        f"holds credentials, which would be recorded with the results: {INSTEAD}",
-    ),
-    Said(
         "credentials where no text is expected",
         ["data.corpora.0.paths=s3://AKIA:h0pe@bucket/raw"],
         "ConfigError: configuration {here}/job.yaml: data.corpora.0.paths: expected a list, found "
@@ -198,19 +192,24 @@ TABLE = [
         "directory names and reports)",
     ),
     Said(
-        "a misspelt key",
-        ["training.lerning_rate=1"],
-        "ConfigError: configuration {here}/job.yaml: training.lerning_rate: unknown key; did you mean 'learning_rate'?",
-    ),
-    Said(
         "settings of the whole that contradict each other",
         ["resume=fork"],
         "ConfigError: configuration {here}/job.yaml: resume: fork needs `run`, the name of the run to start from",
     ),
     Said(
+        "settings of a part that contradict each other",
+        ["training.epochs=2"],
+        "ConfigError: configuration {here}/job.yaml: training: give either epochs or max_steps",
+    ),
+    Said(
         "a word without a value",
         ["training.max_steps"],
         "ConfigError: 'training.max_steps' is not key=value, such as training.max_steps=100",
+    ),
+    Said(
+        "a value without a key",
+        ["=5"],
+        "ConfigError: '=5' is not key=value, such as training.max_steps=100",
     ),
     Said(
         "an entry beyond a list's end",
@@ -249,12 +248,6 @@ TABLE = [
         "a tokenizer's path that is not there",
         ["data.tokenizer={path: /nowhere/tokenizer.json}"],
         "TokenizerError: tokenizer '/nowhere/tokenizer.json' cannot be loaded: it is no local file or folder, and "
-        "not a name of the Hugging Face hub (MODEL or OWNER/MODEL); check the path",
-    ),
-    Said(
-        "a tokenizer's path that is not there, from here",
-        ["data.tokenizer={path: ./nowhere/tokenizer.json}"],
-        "TokenizerError: tokenizer './nowhere/tokenizer.json' cannot be loaded: it is no local file or folder, and "
         "not a name of the Hugging Face hub (MODEL or OWNER/MODEL); check the path",
     ),
     Said(
@@ -335,34 +328,10 @@ TABLE = [
         "and of the run), so it can never stop early; set a smaller training.evaluate_every, or remove early_stopping",
     ),
     Said(
-        "a stop that the epochs' ends cannot bring about",
-        ["training.early_stopping=2", "training.max_steps=null", "training.epochs=3"],
-        "ConfigError: training.early_stopping is 2, but the run is evaluated 3 times in all (at the end of each epoch "
-        "and of the run), so it can never stop early; set a smaller training.evaluate_every, or remove early_stopping",
-    ),
-    Said(
-        "a stop without held-out text",
-        ["training.early_stopping=2", "data.validation_fraction=0"],
-        "ConfigError: configuration {here}/job.yaml: training.early_stopping needs data.validation_fraction above 0: "
-        "no text is held out",
-    ),
-    Said(
-        "the best without held-out text",
-        ["training.final=best", "data.validation_fraction=0"],
-        "ConfigError: configuration {here}/job.yaml: training.final: best needs data.validation_fraction above 0: "
-        "no text is held out",
-    ),
-    Said(
         "an option that a schedule does not take",
         ["training.schedule_options={cycles: 2}"],
         "ConfigError: training.schedule_options do not fit the schedule 'cosine': it does not take 'cycles'; it takes "
         "num_cycles",
-    ),
-    Said(
-        "an option of the wrong kind",
-        ["training.schedule_options={num_cycles: many}"],
-        "ConfigError: training.schedule_options do not fit the schedule 'cosine': a value in {'num_cycles': 'many'} is "
-        "invalid",
     ),
     Said(
         "an option that a schedule needs",
