@@ -148,13 +148,16 @@ def start_warm(said: Path, module: str, *arguments: object, env: Mapping[str, st
 
 def start_ranks(said: Path, ranks: int, module: str, *arguments: object) -> list[Running]:
     """Start a module on several ranks of one process group, like torchrun."""
-    port = str(free_port())
-    common = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
-    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     return [
-        start_warm(said / str(rank), module, *arguments, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in range(ranks)
+        start_warm(said / str(rank), module, *arguments, env=env) for rank, env in enumerate(rank_envs(ranks))
     ]
+
+
+def rank_envs(ranks: int) -> list[dict[str, str]]:
+    """The environment of each rank of a process group on this machine."""
+    common = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
 
 
 def start_trainers(said: Path, config: Path, ranks: int = 1, *words: object) -> list[Running]:

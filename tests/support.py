@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
 from math import cos, pi
@@ -150,6 +151,16 @@ def steps_recorded(store: Path) -> int:
     runs = list((store / "runs").iterdir()) if (store / "runs").is_dir() else []
     steps = [r["step"] for r in records(store, "train", f"runs/{runs[0].name}")] if runs else []
     return max(steps, default=0)
+
+
+def forget_after(run: Path, step: int) -> None:
+    """Take away what a run did after a step that it saved: as if it had been killed then."""
+    shutil.rmtree(run / FINAL)
+    for folder in (run / "checkpoints").iterdir():
+        if int(folder.name.removeprefix("step-")) > step:
+            shutil.rmtree(folder)
+    (run / LAST).unlink()
+    assert (run / "checkpoints" / f"step-{step:08d}").is_dir()
 
 
 def digests(folder: Path, *parts: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ import pytest
 import trainer.kinds.pretraining.measure
 from tests import ROOT
 from tests.depth import once
-from tests.processes import Ended, children, command_line, finish, free_port, start_ranks, start_warm, wait_until
+from tests.processes import Ended, children, command_line, finish, rank_envs, start_ranks, start_warm, wait_until
 from tests.support import curve, final_bytes, held_out_losses, published, small_job, small_values, write_config
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, Preempted
 from trainer.common.progress import silent
@@ -303,15 +303,10 @@ def test_ranks_tell_each_its_own_error_with_its_number(stocked: Path, config: Pa
 
 
 def test_a_store_that_the_ranks_do_not_share_is_refused_at_once(config: Path, tmp_path: Path) -> None:
-    common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     running = [
-        start_warm(
-            tmp_path / f"said-{rank}", "trainer.__main__", config, f"store={tmp_path}/store-{rank}",
-            env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(2)
-    ]  # fmt: skip
+        start_warm(tmp_path / f"said-{rank}", "trainer.__main__", config, f"store={tmp_path}/store-{rank}", env=env)
+        for rank, env in enumerate(rank_envs(2))
+    ]
     ended = [rank.wait() for rank in running]
     assert [rank.status for rank in ended] == [EXIT_BAD_INPUT, EXIT_BAD_INPUT], ended
     for number, rank in enumerate(ended):

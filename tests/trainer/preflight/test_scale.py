@@ -8,7 +8,7 @@ from transformers import AutoConfig
 
 from benchmarks.sharded_memory import FAMILY, TRAINING, plan_scale, table
 from tests.docs.pages import DOCS
-from tests.processes import free_port, start_module, wait_until
+from tests.processes import rank_envs, start_module, wait_until
 from tests.support import only_run, small_job, small_values, write_config
 from tests.trainer.training.sharded_runs import copied
 from trainer.models.causal import count_units, sketch_model
@@ -38,15 +38,10 @@ def measure(raw: Path, store: Path, folder: Path, layers: int, vocabulary: int) 
     model = {"config": {**MODEL, "num_hidden_layers": layers}, "pad_vocab_to": vocabulary}
     values = small_values(raw, store, **SHORT, model=model)
     config = write_config(folder / "job.yaml", values)
-    common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
-    common |= {
-        "MASTER_PORT": str(free_port()),
-        "MALLOC_MMAP_THRESHOLD_": str(2**20),
-        "MALLOC_TRIM_THRESHOLD_": str(2**20),
-    }
+    freed = {"MALLOC_MMAP_THRESHOLD_": str(2**20), "MALLOC_TRIM_THRESHOLD_": str(2**20)}
     running = [
-        start_module(folder / str(rank), "trainer", config, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in range(2)
+        start_module(folder / str(rank), "trainer", config, env={**env, **freed})
+        for rank, env in enumerate(rank_envs(2))
     ]
     ended = "runs/*/final/manifest.json"
     wait_until(lambda: any(store.glob(ended)) or any(rank.status() is not None for rank in running))

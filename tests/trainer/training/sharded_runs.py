@@ -11,11 +11,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from tests.processes import Ended, Running, free_port, start_warm
-from tests.support import NO_DROPOUT, SMALL_MODEL, only_run
+from tests.processes import Ended, Running, rank_envs, start_warm
+from tests.support import NO_DROPOUT, SMALL_MODEL, forget_after, only_run
 from trainer.store.artifact_files import find_damage, listed_names, named_by_content
 from trainer.store.manifest import MANIFEST, FileRecord, read_manifest, write_manifest
-from trainer.store.names import BEST, CHECKPOINT_KIND, FINAL, LAST
+from trainer.store.names import BEST, CHECKPOINT_KIND, FINAL
 from trainer.store.storage import Store
 from trainer.training.checkpoint import STATE, state_name
 
@@ -46,13 +46,10 @@ def start(
     env: Mapping[str, str] = {},
 ) -> list[Running]:
     """Start a run on some ranks; rank `only` through another module, with arguments of its own before those."""
-    common = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
-    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     started = []
-    for rank in range(ranks):
+    for rank, own_env in enumerate(rank_envs(ranks)):
         module, *own = [*through, "--", "trainer.__main__"] if rank == only else ["trainer.__main__"]
-        own_env = {**env, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        started.append(start_warm(said / str(rank), str(module), *own, *arguments, env=own_env))
+        started.append(start_warm(said / str(rank), str(module), *own, *arguments, env={**env, **own_env}))
     return started
 
 
@@ -68,9 +65,8 @@ def cut_back(store: Path) -> Path:
     folder.
     """
     run = store / only_run(store)
-    shutil.rmtree(run / "checkpoints" / LAST_STEP)
-    shutil.rmtree(run / FINAL)
-    for name in (LAST, BEST, "eval.json", "report.html", "lineage.json"):
+    forget_after(run, 2)
+    for name in (BEST, "eval.json", "report.html", "lineage.json"):
         (run / name).unlink()
     return run
 

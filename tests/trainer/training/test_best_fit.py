@@ -14,12 +14,12 @@ import torch
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
-from tests.support import SMALL_MODEL, cpu_runtime, curve, final_bytes, rate_at, records
+from tests.support import SMALL_MODEL, cpu_runtime, curve, final_bytes, forget_after, rate_at, records
 from tests.trainer.data.test_packing import best_fit
 from tests.trainer.made import prepare
 from tests.trainer.plain_loops import small_adamw, train_plainly
 from tests.trainer.short_texts import open_work, read_documents, rows_of, short_job
-from trainer.common.errors import ArtifactError, ConfigError
+from trainer.common.errors import ArtifactError
 from trainer.common.progress import silent
 from trainer.data.dataset import open_dataset
 from trainer.kinds.kind import kind_of
@@ -136,9 +136,7 @@ def test_a_run_that_goes_on_ends_with_the_same_bytes(
     }
     run = train_here(texts, store, made[1], **changes)
     other = Path(shutil.copytree(store, tmp_path / "other"))
-    for folder in (other / run / "final", *(other / run / "checkpoints" / f"step-{step:08d}" for step in (4, 6))):
-        shutil.rmtree(folder)
-    (other / run / "checkpoint-last").unlink()
+    forget_after(other / run, 2)
     (packed := next((other / "cache").glob("packed-*.json"))).write_text("{")
     assert train_here(texts, other, made[1], **changes) == run
     assert (final_bytes(other), curve(other)) == (final_bytes(store), curve(store))
@@ -191,23 +189,6 @@ def test_another_packing_makes_another_run_and_none_the_same_as_before(
     settings = [kind_of(job).identify(job, made[1]).identity["training"] for job in jobs]
     told = [{name: each[name] for name in ("packing", "document_mask") if name in each} for each in settings]
     assert told == [{}, {"packing": {"best_fit": 1}, "document_mask": True}, {"packing": {"best_fit": 1}}]
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"training__stride": 16}, r"stride requires packing: stream"),
-        (
-            {"training__objective": "masked", "evaluation__prompts": []},
-            r"packing: best_fit requires objective: causal",
-        ),
-    ],
-)
-def test_settings_that_do_not_go_together_are_refused(
-    texts: Path, tmp_path: Path, changes: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(ConfigError, match=said):
-        short_job(texts, tmp_path, **PACKED, **changes)
 
 
 def test_a_damaged_index_is_refused_with_what_repairs_it(

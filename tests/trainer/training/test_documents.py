@@ -157,11 +157,6 @@ def test_families_that_carry_a_state_on_are_refused_before_training(
         kind_of(job).preflight(job, silent())
 
 
-def test_it_does_not_go_with_masked_models(texts: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"document_mask requires objective: causal, not 'masked'"):
-        short_job(texts, tmp_path, **MASK, training__objective="masked", evaluation__prompts=[])
-
-
 def test_the_preflight_takes_what_is_right(texts: Path, made: tuple[Path, PreparedData]) -> None:
     job = short_job(texts, made[0], **MASK, model__config=SMALL_MODEL)
     assert kind_of(job).preflight(job, silent()).plan == open_work(job, made[1]).plan

@@ -11,7 +11,7 @@ import pytest
 
 from tests.depth import once
 from tests.killing import KILLED
-from tests.processes import free_port, start_warm
+from tests.processes import rank_envs, start_warm
 from tests.proof import tell
 from tests.support import published, write_config
 from tests.trainer.small_jobs import chatting, classes, preferring, pretraining
@@ -50,12 +50,10 @@ class Place(NamedTuple):
 
         if ranks == 1:
             return start_warm(said, "tests.killing", *armed(0), env=self.env).wait().status
-        common = {**self.env, "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
-        common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        running = []
-        for rank in range(ranks):
-            env = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            running.append(start_warm(said / str(rank), "tests.killing", *armed(rank), env=env))
+        running = [
+            start_warm(said / str(rank), "tests.killing", *armed(rank), env={**self.env, **env})
+            for rank, env in enumerate(rank_envs(ranks))
+        ]
         statuses = [rank.wait().status for rank in running]
         return statuses[killed] or max(statuses, key=abs)
 

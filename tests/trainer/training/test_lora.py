@@ -12,7 +12,7 @@ from peft import LoraConfig as PeftLora
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.support import curve, digests, final_bytes, records, small_job
+from tests.support import curve, digests, final_bytes, forget_after, records, small_job
 from tests.tiny_models import tiny_config
 from tests.trainer.adapted_runs import LORA, adapt, lora_job, train_adapter, write_base
 from trainer.common.errors import ArtifactError, ConfigError, RunError
@@ -105,9 +105,7 @@ def test_training_goes_on_from_the_adapter_with_the_same_bytes_and_dropout(
     run = adapt(raw, stocked, data, base, lora, **changes)
     whole = final_bytes(stocked)
     other = Path(shutil.copytree(stocked, tmp_path / "other"))
-    for folder in (other / run / "final", *sorted((other / run / "checkpoints").iterdir())[1:]):
-        shutil.rmtree(folder)
-    (other / run / "checkpoint-last").unlink()
+    forget_after(other / run, 2)
     assert adapt(raw, other, data, base, lora, **changes) == run
     assert final_bytes(other) == whole
     assert curve(other) == curve(stocked)
@@ -307,25 +305,6 @@ def test_an_adapter_of_layers_that_share_their_weights_is_not_continued(tmp_path
     PeftLora(r=2, target_modules=["q_proj"]).save_pretrained(tmp_path)
     with pytest.raises(ArtifactError, match=r"adapts .*q_proj, which shares its weight with model.layers.*q_proj"):
         restore_adapter(model, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"model__lora__rank": 0}, r"model.lora.rank: expected at least 1, found 0"),
-        ({"training__sharding": "fsdp"}, r"model.lora requires training.sharding: none"),
-    ],
-)
-def test_settings_that_do_not_go_with_an_adapter_are_refused(
-    raw: Path, tmp_path: Path, changes: dict[str, object], said: str
-) -> None:
-    with pytest.raises(ConfigError, match=said):
-        lora_job(raw, tmp_path, tmp_path, dict(LORA), **changes)
-
-
-def test_a_new_model_is_not_adapted(raw: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"model: lora requires pretrained"):
-        small_job(raw, tmp_path, model__lora=LORA)
 
 
 def test_the_preflight_counts_what_is_trained(raw: Path, stocked: Path, base: Path) -> None:

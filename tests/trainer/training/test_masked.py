@@ -2,7 +2,6 @@
 decide.
 """
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import AutoModelForMaskedLM
 
-from tests.support import cpu_runtime, curve, final_bytes, rate_at, records, small_job
+from tests.support import cpu_runtime, curve, rate_at, records, small_job
 from tests.trainer.made import prepare
 from tests.trainer.plain_loops import small_adamw, train_plainly
 from trainer.common.errors import ConfigError, TokenizerError
@@ -106,20 +105,6 @@ def test_a_model_is_trained_as_in_a_plain_loop_under_the_same_masks(
         assert torch.allclose(final.state_dict()[name], value, atol=1e-4), name
 
 
-def test_a_run_that_goes_on_ends_with_the_same_bytes(
-    raw: Path, store: Path, made: tuple[Path, PreparedData], tmp_path: Path
-) -> None:
-    dropping = {**BERT, "hidden_dropout_prob": 0.1}
-    changes = {"training__max_steps": 6, "training__save_every": 2, "training__keep_last": 9, "model__config": dropping}
-    run = train_here(raw, store, made[1], **changes)
-    other = Path(shutil.copytree(store, tmp_path / "other"))
-    for folder in (other / run / "final", *(other / run / "checkpoints" / f"step-{step:08d}" for step in (4, 6))):
-        shutil.rmtree(folder)
-    (other / run / "checkpoint-last").unlink()
-    assert train_here(raw, other, made[1], **changes) == run
-    assert (final_bytes(other), curve(other)) == (final_bytes(store), curve(store))
-
-
 def test_the_finished_model_is_measured_on_masks_that_never_change(
     raw: Path, store: Path, made: tuple[Path, PreparedData]
 ) -> None:
@@ -155,25 +140,6 @@ def test_a_tokenizer_without_a_mask_token_is_refused_before_anything_is_done(
         kind_of(job := masked_job(raw, stocked, **values, training__masking={"mask_token": "<hidden>"})).preflight(
             job, silent()
         )
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"training__masking": {"mask_share": 0.95}}, r"mask_share 0.95 plus random_share 0.1 is more than 1"),
-        (
-            {"training__objective": "causal", "training__masking": {}},
-            r"masking requires objective: masked, not 'causal'",
-        ),
-        ({"training__sharding": "fsdp"}, r"objective: masked requires sharding: none"),
-        ({"evaluation__prompts": ["a"]}, r"evaluation.prompts requires training.objective: causal"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_refused(
-    raw: Path, tmp_path: Path, changes: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(ConfigError, match=said):
-        masked_job(raw, tmp_path, **changes)
 
 
 def test_a_family_that_reads_from_left_to_right_is_refused(raw: Path, store: Path) -> None:

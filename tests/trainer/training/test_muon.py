@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from tests.support import NO_DROPOUT, SMALL_MODEL, cpu_runtime, curve, final_bytes, rate_at, small_job
+from tests.support import NO_DROPOUT, SMALL_MODEL, cpu_runtime, curve, final_bytes, forget_after, rate_at, small_job
 from tests.tiny_models import new_model, tiny_config
 from tests.trainer.adapted_runs import lora_values, write_base
 from tests.trainer.plain_loops import small_adamw
@@ -102,10 +102,7 @@ def test_a_run_that_goes_on_ends_with_the_same_bytes(
     cpu_runtime()
     run = train(job, silent(), data).key
     other = Path(shutil.copytree(stocked, tmp_path / "other"))
-    for folder in (other / run / "final", *(other / run / "checkpoints" / f"step-{step:08d}" for step in (4, 6))):
-        shutil.rmtree(folder)
-    (other / run / "checkpoint-last").unlink()
-    assert (other / run / "checkpoints" / "step-00000002").is_dir(), "it goes on from there"
+    forget_after(other / run, 2)
     cpu_runtime()
     train(job.model_copy(update={"store": str(other)}), silent(), data)
     assert (final_bytes(other), curve(other)) == (final_bytes(stocked), curve(stocked))
@@ -198,23 +195,6 @@ def test_rates_follow_inputs_and_outputs_however_a_family_stores_its_weights(fam
         assert step == pytest.approx(wanted, rel=0.25), (name, tuple(matrix.shape))  # singular values are of 0.7 to 1.2
         shapes.add((inputs, outputs))
     assert any(outputs > 2 * inputs for inputs, outputs in shapes) or family == "llama"
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (
-            {"training__sharding": "fsdp"},
-            r"training: sharding: fsdp requires optimizer adamw or sgd: muon orthogonalises",
-        ),
-        ({"training__optimizer": "adamw"}, r"training: muon requires optimizer: muon, not 'adamw'"),
-    ],
-)
-def test_settings_that_do_not_go_with_muon_are_refused(
-    raw: Path, tmp_path: Path, changes: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(ConfigError, match=said):
-        muon_job(raw, tmp_path, **changes)
 
 
 def test_a_model_without_blocks_is_refused() -> None:

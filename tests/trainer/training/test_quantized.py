@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from tests.depth import once
-from tests.support import cpu_runtime, curve, final_bytes, held_out_losses, small_job
+from tests.support import cpu_runtime, curve, final_bytes, forget_after, held_out_losses, small_job
 from tests.trainer.adapted_runs import LORA, TRAINED, train_adapter, write_base
 from tests.trainer.chats import chat_job
 from tests.trainer.preferences import preference_job
@@ -97,9 +97,7 @@ def test_training_goes_on_with_the_same_bytes_whatever_was_measured_on_the_way(
     bare = Path(shutil.copytree(stocked, tmp_path / "bare"))
     run = adapt(raw, stocked, data, base, form, training__evaluate_every=1, **changes)
     other = Path(shutil.copytree(stocked, tmp_path / "other"))
-    for folder in (other / run / "final", *sorted((other / run / "checkpoints").iterdir())[1:]):
-        shutil.rmtree(folder)
-    (other / run / "checkpoint-last").unlink()
+    forget_after(other / run, 2)
     assert adapt(raw, other, data, base, form, training__evaluate_every=1, **changes) == run
     assert final_bytes(other) == final_bytes(stocked) and curve(other) == curve(stocked)
     adapt(raw, bare, data, base, form, **changes)
@@ -127,18 +125,6 @@ def test_conversations_and_preferences_are_learnt_beside_one(
     assert last < first
     if kind == "preference":
         assert first == pytest.approx(log(2), abs=1e-4), "the model begins as its own reference"
-
-
-@pytest.mark.parametrize(
-    ("model", "problem"),
-    [
-        ({"pretrained": "x", "quantize": "nf4"}, "quantize requires lora"),
-        ({"pretrained": "x", "lora": {}, "quantize": "int2"}, "quantize"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(raw: Path, model: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem):
-        small_job(raw, "anywhere", model=model)
 
 
 def test_a_model_without_such_layers_is_refused(

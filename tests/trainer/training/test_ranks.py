@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.depth import once
-from tests.processes import alive, descendants, finish, free_port, start_module, start_ranks, start_warm, wait_until
+from tests.processes import alive, descendants, finish, rank_envs, start_module, start_ranks, start_warm, wait_until
 from tests.support import (
     NO_DROPOUT,
     SMALL_MODEL,
@@ -270,14 +270,13 @@ def test_ranks_whose_torchrun_is_killed_while_they_start_end_instead_of_waiting(
 def test_an_error_of_one_rank_is_told_by_the_others_who_end_as_it_does(
     stocked: Path, config: Path, tmp_path: Path
 ) -> None:
-    common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    environments = zip(rank_envs(2), ["60", "sixty"], strict=True)
     running = [
         start_warm(
-            tmp_path / str(rank), "trainer.__main__", config, f"store={stocked}",
-            env={**common, "OMP_NUM_THREADS": "1", "RANK": str(rank), "LOCAL_RANK": str(rank),
-            "HEADRACE_PATIENCE": patience},
+            tmp_path / env["RANK"], "trainer.__main__", config, f"store={stocked}",
+            env={**env, "HEADRACE_PATIENCE": patience},
         )
-        for rank, patience in enumerate(["60", "sixty"])
+        for env, patience in environments
     ]  # fmt: skip
     ended = [rank.wait() for rank in running]
     assert [rank.status for rank in ended] == [EXIT_BAD_INPUT] * 2, ended

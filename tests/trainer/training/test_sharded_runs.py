@@ -29,10 +29,7 @@ from tests.trainer.training.sharded_runs import (
     start,
 )
 from tests.trainer.training.test_recovery import skip_in_a_row
-from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
-from trainer.config.files import validate_job
-from trainer.config.jobs import PipelineJob
 from trainer.kinds.pretraining.kind import evaluation_of
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.records.plans import PreparedData
@@ -182,18 +179,3 @@ def test_a_classifier_is_fine_tuned_from_parts_and_divided_itself(
     alone = finetune_job(pairs, stocked, begun_from, **changes, run="sharded")
     evaluate_run(alone, "runs/sharded", silent())
     assert json.loads(record.read_text()) == divided, "and so are its predictions"
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"cpu_offload": True}, "cpu_offload requires sharding: fsdp"),
-        ({"sharding": "fsdp", "optimizer": "adafactor"}, "sharding: fsdp requires optimizer adamw or sgd"),
-        ({"sharding": "zero"}, "training.sharding"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_refused(raw: Path, changes: dict[str, Any], message: str) -> None:
-    values = small_values(raw, "store")
-    values["training"] |= changes
-    with pytest.raises(ConfigError, match=message):
-        validate_job(PipelineJob, values, "test")

@@ -21,6 +21,7 @@ from tests.support import (
     cpu_runtime,
     curve,
     final_bytes,
+    forget_after,
     held_out_losses,
     records,
     small_job,
@@ -83,10 +84,7 @@ def test_the_surroundings_of_the_steps_before_a_continuation_are_kept(
 
     def continued_at(step: int, **other: Any) -> dict[str, Any]:
         write_sealed(store, described, {**(read_sealed(store, described) or {}), **other})
-        shutil.rmtree(stocked / key / "final")
-        for path in (stocked / key / "checkpoints").glob("step-*"):
-            if int(path.name.removeprefix("step-")) > step:
-                shutil.rmtree(path)
+        forget_after(stocked / key, step)
         assert train_here(raw, stocked, data, training__save_every=2) == key
         return read_sealed(store, described) or {}
 
