@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from tests.processes import Ended, Running, rank_envs, start_warm
 from tests.support import NO_DROPOUT, SMALL_MODEL, forget_after, only_run
+from tests.tiny_models import tiny_config
 from trainer.store.artifact_files import find_damage, listed_names, named_by_content
 from trainer.store.manifest import MANIFEST, FileRecord, read_manifest, write_manifest
 from trainer.store.names import BEST, CHECKPOINT_KIND, FINAL
@@ -30,9 +31,7 @@ SHORT: dict[str, Any] = {
 WHOLE = "each rank needs memory for the whole model"
 """What is said where a model cannot be made part by part."""
 
-LLAMA: dict[str, Any] = {
-    "model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
-}  # fmt: skip
+LLAMA = tiny_config("llama")
 
 LAST_STEP, STEP_BEFORE = "step-00000004", "step-00000002"
 

@@ -87,10 +87,11 @@ def test_every_token_of_every_document_is_read_once_an_epoch(texts: Path, made: 
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("changes", [{**PACKED, "training__locality": 1}, {"training__document_mask": True}])
 def test_the_ranks_shares_together_are_the_batch_of_one(
-    texts: Path, made: tuple[Path, PreparedData], ranks: int
+    texts: Path, made: tuple[Path, PreparedData], changes: dict[str, Any], ranks: int
 ) -> None:
-    job = short_job(texts, made[0], **PACKED, training__locality=1)
+    job = short_job(texts, made[0], **changes)
     whole, divided = open_work(job, made[1]), open_work(job, made[1], ranks)
     for number in (0, 7, 1000):
         expected = whole.read_batch(number, 0)

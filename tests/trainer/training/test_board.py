@@ -78,8 +78,8 @@ def test_losses_are_shown_by_corpus_and_counts_and_constants_are_not(empty_store
 
 
 @pytest.mark.usefixtures("seconds")
-def test_no_point_is_shown_twice_after_a_resume_or_a_way_back(empty_store: Store) -> None:
-    for resumed_at, steps in ((0, range(4)), (2, range(3, 6))):
+def test_no_point_is_shown_twice_after_a_new_beginning_a_resume_or_a_way_back(empty_store: Store) -> None:
+    for resumed_at, steps in ((0, range(4)), (0, range(4)), (2, range(3, 6))):
         with RunLog(empty_store, RUN, resumed_at, {"model": {}, "training": {"seed": 1}}) as log:
             for step in steps:
                 log.write(**step_record(step))

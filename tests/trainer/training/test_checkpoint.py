@@ -1,7 +1,6 @@
 """Checkpoints: what goes in comes out, what is damaged is passed over, and what is kept is what should be."""
 
 import logging
-import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from tests.support import SMALL_MODEL, digests
+from tests.support import SMALL_MODEL, digests, flip_bit
 from tests.tiny_models import new_model
 from tests.trainer.small_jobs import Finished
 from trainer.common.errors import ArtifactError
@@ -43,11 +42,11 @@ TRAINING = TrainingConfig(max_steps=50, context=32, learning_rate=1e-2, warmup_s
 class Learner:
     """A model with its optimizer and schedule, which learns."""
 
-    def __init__(self, model: PreTrainedModel, runtime: Runtime) -> None:
+    def __init__(self, model: PreTrainedModel, runtime: Runtime, training: TrainingConfig = TRAINING) -> None:
         self.model, self.objective, self.runtime = model, CausalLMLoss(model), runtime
-        self.optimizer = make_optimizer(self.objective, TRAINING)
+        self.optimizer = make_optimizer(self.objective, training)
         self.prepared = runtime.accelerator.prepare_optimizer(self.optimizer)
-        self.schedule = make_schedule(self.optimizer, TRAINING, 50)
+        self.schedule = make_schedule(self.optimizer, training, training.max_steps or 0)
 
     def learn(self, steps: int) -> None:
         for number in range(steps):
@@ -66,12 +65,8 @@ def learner(runtime: Runtime) -> Learner:
     return Learner(new_model(dict(SMALL_MODEL)), runtime)
 
 
-def saver(store: Store, learner: Learner, keep_last: int = 2) -> Saver:
-    return Saver(store, RUN, learner.model, [], "0123456789abcdef", keep_last)
-
-
-def save(store: Store, learner: Learner, *states: TrainState, keep_last: int = 2) -> None:
-    with saver(store, learner, keep_last) as writer:
+def save(store: Store, learner: Learner, *states: TrainState) -> None:
+    with Saver(store, RUN, learner.model, [], "0123456789abcdef", keep_last=2) as writer:
         for state in states:
             writer.save(partial(learner.snapshot, state=state))
 
@@ -85,24 +80,18 @@ def saved_and_loaded(store: Store, learner: Learner, state: TrainState, runtime:
     return folder, Learner(load_model(folder), runtime)
 
 
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 0xFF
-    path.write_bytes(data)
-
-
 def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-3])
 
 
-DAMAGES: dict[str, Callable[[Path], None]] = {"flipped byte": flip, "truncated": truncate, "missing": Path.unlink}
+DAMAGES: dict[str, Callable[[Path], None]] = {"flipped bit": flip_bit, "truncated": truncate, "missing": Path.unlink}
 
 
 @pytest.fixture
-def copied(finished: Finished, tmp_path: Path) -> tuple[Store, str]:
-    """The finished run's checkpoints, in a store of the test's own."""
-    shutil.copytree(finished.store / finished.run, tmp_path / "store" / finished.run)
-    return Store(str(tmp_path / "store")), finished.run
+def copied(finished: Finished, tmp_path: Path) -> tuple[Store, str, Path, Path]:
+    """The finished run in a store of the test's own, and the folders of its last checkpoint but one and of its last."""
+    own = finished.copy(tmp_path)
+    return Store(str(own.store)), own.run, *sorted((own.folder / "checkpoints").iterdir())[-2:]
 
 
 def test_everything_that_a_checkpoint_holds_comes_back_exactly(
@@ -120,18 +109,6 @@ def test_everything_that_a_checkpoint_holds_comes_back_exactly(
         assert moments.keys() == {"step", "exp_avg", "exp_avg_sq"}
         assert all(torch.equal(after["state"][number][key], value) for key, value in moments.items())
     assert again.schedule.state_dict() == learner.schedule.state_dict()
-    assert all(torch.equal(again.model.state_dict()[key], value) for key, value in learner.model.state_dict().items())
-
-
-def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(
-    learner: Learner, empty_store: Store, runtime: Runtime
-) -> None:
-    learner.learn(5)
-    folder, again = saved_and_loaded(empty_store, learner, TrainState(step=5, attempts=5), runtime)
-    restore(folder, again.objective, again.optimizer, again.schedule, None)
-    for one in (learner, again):
-        one.model.train()
-        one.learn(3)
     assert all(torch.equal(again.model.state_dict()[key], value) for key, value in learner.model.state_dict().items())
 
 
@@ -184,11 +161,9 @@ def test_every_file_of_a_checkpoint_is_damaged_in_the_tests_below(finished: Fini
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("file", FILES)
 def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning_that_names_the_file(
-    copied: tuple[Store, str], file: str, damage: str, caplog: pytest.LogCaptureFixture
+    copied: tuple[Store, str, Path, Path], file: str, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store, run = copied
-    assert store.local is not None
-    before, newest = sorted((store.local / run / "checkpoints").iterdir())[-2:]
+    store, run, before, newest = copied
     assert find_checkpoint(store, run) == f"checkpoints/{newest.name}"
     DAMAGES[damage](newest / file)
     with caplog.at_level(logging.WARNING, logger="trainer.training.checkpoint"):
@@ -199,12 +174,10 @@ def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning_that_names_th
 
 
 def test_a_damaged_checkpoint_is_set_aside_and_kept_and_warned_of_once(
-    copied: tuple[Store, str], caplog: pytest.LogCaptureFixture
+    copied: tuple[Store, str, Path, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    store, run = copied
-    assert store.local is not None
-    before, newest = sorted((store.local / run / "checkpoints").iterdir())[-2:]
-    flip(newest / "optimizer.safetensors")
+    store, run, before, newest = copied
+    flip_bit(newest / "optimizer.safetensors")
     content = digests(newest)
     for _ in range(2):
         assert find_checkpoint(store, run) == f"checkpoints/{before.name}"
@@ -213,33 +186,26 @@ def test_a_damaged_checkpoint_is_set_aside_and_kept_and_warned_of_once(
     assert digests(newest.with_name(f"damaged-{newest.name}-0")) == content
 
 
-def test_the_next_one_is_set_aside_beside_those_that_are_left(copied: tuple[Store, str]) -> None:
-    store, run = copied
-    assert store.local is not None
-    before, newest = sorted((store.local / run / "checkpoints").iterdir())[-2:]
+def test_the_next_one_is_set_aside_beside_those_that_are_left(copied: tuple[Store, str, Path, Path]) -> None:
+    store, run, before, newest = copied
     (newest.with_name(f"damaged-{newest.name}-1")).mkdir()  # someone has deleted the one with number 0
     (newest.with_name(f"damaged-{newest.name}-1") / "kept").touch()
-    flip(newest / "optimizer.safetensors")
+    flip_bit(newest / "optimizer.safetensors")
     assert find_checkpoint(store, run) == f"checkpoints/{before.name}"
     assert newest.with_name(f"damaged-{newest.name}-2").is_dir()
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_run_whose_checkpoints_are_all_damaged_is_refused_by_their_files(
-    copied: tuple[Store, str], damage: str
+    copied: tuple[Store, str, Path, Path], damage: str
 ) -> None:
-    store, run = copied
-    assert store.local is not None
-    folders = list((store.local / run / "checkpoints").iterdir())
+    store, run, _, newest = copied
+    folders = list(newest.parent.iterdir())
     for folder in folders:
         DAMAGES[damage](folder / "optimizer.safetensors")
     with pytest.raises(ArtifactError) as caught:
         find_checkpoint(store, run)
     assert all(f"{folder}/optimizer.safetensors" in str(caught.value) for folder in folders)
-
-
-def test_a_run_without_checkpoints_begins_at_the_beginning(empty_store: Store) -> None:
-    assert find_checkpoint(empty_store, RUN) is None
 
 
 def test_a_checkpoint_that_was_never_committed_does_not_exist(learner: Learner, empty_store: Store) -> None:

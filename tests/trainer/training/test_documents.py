@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tests.support import SMALL_MODEL, cpu_runtime, only_run, records, small_values, write_config
 from tests.tiny_models import tiny_config
-from tests.trainer.short_texts import open_work, rows_of, short_job, short_values
+from tests.trainer.short_texts import open_work, short_job, short_values
 from tests.trainer.training.sharded_runs import finish, start
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
@@ -83,19 +83,6 @@ def test_positions_begin_anew_after_each_end_token() -> None:
     assert document_positions(np.array([0, 5, 5]), 0).tolist() == [0, 0, 1]
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_the_ranks_shares_together_are_the_batch_of_one(
-    texts: Path, made: tuple[Path, PreparedData], ranks: int
-) -> None:
-    job = short_job(texts, made[0], **MASK)
-    whole, divided = open_work(job, made[1]), open_work(job, made[1], ranks)
-    for number in (0, 7, 1000):
-        expected = whole.read_batch(number, 0)
-        shares = [divided.read_batch(number, rank) for rank in range(ranks)]
-        assert {share.targets for share in shares} == {expected.targets}
-        assert [row for share in shares for row in rows_of(share)] == rows_of(expected)
-
-
 def test_held_out_text_is_measured_document_by_document(
     texts: Path, store: Path, made: tuple[Path, PreparedData]
 ) -> None:
@@ -129,13 +116,6 @@ def test_held_out_text_is_measured_document_by_document(
     assert differences == ["document mask: on here, none there"], "the tokenizer is the same"
     again = evaluate_run(jobs[0], runs[0], silent(), data_keys(data))
     assert again.reused and again.groups == found[0].groups
-
-
-def test_without_it_runs_are_named_as_before(texts: Path, made: tuple[Path, PreparedData]) -> None:
-    job = short_job(texts, made[0])
-    assert "document_mask" not in kind_of(job).identify(job, made[1]).identity["training"]
-    (inputs,) = open_work(job, made[1]).read_batch(0, 0).micro_batches
-    assert inputs.keys() == {"input_ids"}
 
 
 @pytest.mark.parametrize(

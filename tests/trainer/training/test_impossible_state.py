@@ -2,7 +2,6 @@
 
 import json
 import logging
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,9 +53,9 @@ def copied(finished: Finished, tmp_path: Path) -> tuple[Store, str, str, str]:
     """The finished run in a store of the test's own, the key of its newest checkpoint, and the name of the one
     before.
     """
-    shutil.copytree(finished.store / finished.run, tmp_path / "store" / finished.run)
-    before, newest = sorted(path.name for path in (tmp_path / "store" / finished.run / "checkpoints").iterdir())[-2:]
-    return Store(str(tmp_path / "store")), finished.run, f"{finished.run}/checkpoints/{newest}", f"checkpoints/{before}"
+    own = finished.copy(tmp_path)
+    before, newest = sorted(path.name for path in (own.folder / "checkpoints").iterdir())[-2:]
+    return Store(str(own.store)), own.run, f"{own.run}/checkpoints/{newest}", f"checkpoints/{before}"
 
 
 IMPOSSIBLE: dict[str, Change] = {

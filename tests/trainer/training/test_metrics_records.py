@@ -6,7 +6,6 @@ import resource
 import threading
 
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.trainer.report_runs import step_record
 from trainer.common import transient
@@ -44,10 +43,6 @@ def test_each_record_is_a_line_of_json_with_its_kind_and_step(empty_store: Store
     }
 
 
-def test_a_run_without_records_has_none(empty_store: Store) -> None:
-    assert read_records(empty_store, RUN) == []
-
-
 def test_records_of_steps_that_a_resumed_run_takes_again_are_dropped(empty_store: Store) -> None:
     write(empty_store, 0, 1, 2, 3, 4, 5)
     write(empty_store, 3, 4, 5, 6)
@@ -58,15 +53,6 @@ def test_a_run_that_begins_anew_keeps_nothing(empty_store: Store) -> None:
     write(empty_store, 0, 0, 1, 2)
     write(empty_store, 0, 0, 1)
     assert steps(empty_store) == [0, 1]
-
-
-def test_a_line_that_a_kill_cut_short_is_left_out(empty_store: Store) -> None:
-    write(empty_store, 0, 1, 2)
-    path = empty_store.fetch(f"{RUN}/metrics.jsonl")
-    path.write_bytes(path.read_bytes()[:-5])
-    assert steps(empty_store) == [1]
-    write(empty_store, 1, 2)
-    assert steps(empty_store) == [1, 2]
 
 
 def test_a_record_of_which_a_full_disk_takes_only_a_part_is_written_once_there_is_room(
@@ -277,23 +263,6 @@ def test_a_last_record_without_its_end_of_line_is_whole_and_one_cut_short_is_not
     empty_store.write_bytes(key, whole[:-1] + b"\x0b")
     assert steps(empty_store) == [1, 2]
     assert caplog.text == ""
-
-
-def test_tensorboard_shows_what_the_records_say_after_a_resume(
-    empty_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Its files are read in the order of their names, which begin with the second of their making.
-    monkeypatch.setattr("time.time", itertools.count(1_800_000_000).__next__)
-    write(empty_store, 0, 0, 1, 2, 3)
-    write(empty_store, 0, 0, 1, 2)
-    write(empty_store, 1, 2, 3)
-    events = EventAccumulator(str(empty_store.fetch(f"{RUN}/tensorboard"))).Reload()
-    assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [
-        (0, 0.0),
-        (1, 1.0),
-        (2, 2.0),
-        (3, 3.0),
-    ]
 
 
 def test_nothing_is_missing_in_tensorboard_at_the_end_of_a_run_in_a_bucket(

@@ -16,7 +16,18 @@ from transformers import AutoModelForCausalLM
 
 from tests.depth import once
 from tests.s3 import S3Server
-from tests.support import NO_DROPOUT, SMALL_MODEL, curve, digests, held_out_losses, only_run, small_values, write_config
+from tests.support import (
+    NO_DROPOUT,
+    SMALL_MODEL,
+    curve,
+    digests,
+    flip_bit,
+    held_out_losses,
+    only_run,
+    small_values,
+    write_config,
+)
+from tests.tiny_models import tiny_config
 from tests.trainer.training.sharded_runs import (
     FSDP,
     LAST_STEP,
@@ -178,8 +189,19 @@ def test_a_run_of_whole_models_goes_on_divided(config: Path, sharded: Path, whol
     assert_close(store, sharded, RANKS)
 
 
-def test_one_rank_alone_trains_a_sharded_model(config: Path, sharded: Path, stocked: Path, tmp_path: Path) -> None:
-    finish(tmp_path / "said", config, stocked, 1, FSDP)
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    once(
+        (1, []),
+        (2, ["training.micro_batch=2", "training.sum_each_micro_batch=true"]),
+        (2, ["training.compile=true"]),
+    ),
+    ids=["by one rank alone", "with gradients summed after each micro-batch", "with compiled blocks"],
+)
+def test_a_sharded_model_is_trained_in_other_ways_to_the_same_weights(
+    config: Path, sharded: Path, stocked: Path, tmp_path: Path, ranks: int, words: list[str]
+) -> None:
+    finish(tmp_path / "said", config, stocked, ranks, FSDP, *words)
     assert_close(stocked, sharded, RANKS)
 
 
@@ -190,9 +212,7 @@ def test_a_flipped_bit_in_one_ranks_part_makes_the_checkpoint_before_the_one_to_
     run = store / only_run(store)
     shutil.rmtree(run / FINAL)
     (part,) = (run / "checkpoints" / LAST_STEP).glob("optimizer-part-00001-of-00002-*.safetensors")
-    data = bytearray(part.read_bytes())
-    data[-9] ^= 1
-    part.write_bytes(data)
+    flip_bit(part, -9)
     ended = finish(tmp_path / "said", config, store, 2, FSDP)
     assert f"{part.name} does not match its checksum" in ended[0].stderr
     assert "at step 2 of 4" in ended[0].stderr
@@ -310,14 +330,6 @@ def test_weights_in_the_hosts_memory_are_trained_to_the_same_bits(
 
 
 @pytest.mark.deep
-def test_gradients_that_are_summed_after_each_micro_batch_come_to_the_same(
-    config: Path, sharded: Path, stocked: Path, tmp_path: Path
-) -> None:
-    finish(tmp_path / "said", config, stocked, 2, FSDP, "training.micro_batch=2", "training.sum_each_micro_batch=true")
-    assert_close(stocked, sharded, RANKS)
-
-
-@pytest.mark.deep
 def test_parts_are_written_to_a_bucket_and_read_from_it_by_another_number_of_ranks(
     config: Path, sharded: Path, s3: S3Server, tmp_path: Path
 ) -> None:
@@ -340,28 +352,14 @@ def test_parts_are_written_to_a_bucket_and_read_from_it_by_another_number_of_ran
     assert "at step 2 of 4" in ended[0].stderr
 
 
-@pytest.mark.deep
-def test_compiled_blocks_are_trained_as_plain_ones(config: Path, sharded: Path, stocked: Path, tmp_path: Path) -> None:
-    finish(tmp_path / "said", config, stocked, 2, FSDP, "training.compile=true")
-    assert_close(stocked, sharded, RANKS)
-
-
-MIXED: dict[str, dict[str, Any]] = {
-    "mamba": {"model_type": "mamba", "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
-    "mamba2": {
-        "model_type": "mamba2", "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, "num_heads": 4,
-        "head_dim": 16,
-        "n_groups": 1,
-    },
-    "minimax": {**LLAMA, "model_type": "minimax", "num_key_value_heads": 2, "num_local_experts": 2, "block_size": 8},
-}  # fmt: skip
+MIXED = {
+    "mamba": tiny_config("mamba"),
+    "mamba2": tiny_config("mamba2"),
+    "minimax": {**tiny_config("minimax"), "block_size": 8},
+}
 """Models that keep some of what they compute in float32."""
 
-JAMBA: dict[str, Any] = {
-    **LLAMA, "model_type": "jamba", "num_key_value_heads": 2, "num_experts": 2, "mamba_d_state": 4,
-    "attn_layer_period": 2,
-    "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1,
-}  # fmt: skip
+JAMBA = tiny_config("jamba")
 """Layers of two classes."""
 
 

@@ -2,48 +2,34 @@
 
 import pytest
 import torch
-from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
-from transformers import PreTrainedModel
 
-from tests.support import SMALL_MODEL
+from tests.support import SMALL_MODEL, cpu_runtime
 from tests.tiny_models import new_model
+from tests.trainer.training.test_checkpoint import Learner
 from trainer.config.training import TrainingConfig
-from trainer.models.losses import CausalLMLoss
 from trainer.training.checkpoint import TrainState
-from trainer.training.saver import HostCopies, Snapshot, take_snapshot
-from trainer.training.schedules import make_schedule
-from trainer.training.step import make_optimizer
+from trainer.training.saver import HostCopies
+
+STATE = TrainState(step=1)
 
 
-class Learner:
-    """A small model that has made a step with an optimizer."""
-
-    def __init__(self, optimizer: str = "adamw", **settings: float) -> None:
-        training = TrainingConfig.model_validate({"max_steps": 9, "context": 16, "optimizer": optimizer, **settings})
-        self.model: PreTrainedModel = new_model(dict(SMALL_MODEL), 16, 99)
-        self.objective: nn.Module = CausalLMLoss(self.model)
-        self.optimizer = make_optimizer(self.objective, training)
-        self.schedule = make_schedule(self.optimizer, training, 9)
-        self.learn()
-
-    def learn(self) -> None:
-        self.objective(torch.arange(32).reshape(2, 16)).backward()
-        self.optimizer.step()
-        self.schedule.step()
-
-    def snapshot(self, copies: HostCopies) -> Snapshot:
-        return take_snapshot(
-            copies, TrainState(step=1), self.model, self.objective, self.optimizer, self.schedule, None, epoch=None
-        )
+def learned(**settings: object) -> Learner:
+    """A small model that has made a step."""
+    training = TrainingConfig.model_validate({"max_steps": 9, **settings})
+    learner = Learner(new_model(dict(SMALL_MODEL)), cpu_runtime(), training)
+    learner.learn(1)
+    return learner
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "settings"), [("adamw", {}), ("adafactor", {}), ("sgd", {}), ("sgd", {"beta1": 0.0})], ids=str
+    "settings",
+    [{"optimizer": "adamw"}, {"optimizer": "adafactor"}, {"optimizer": "sgd"}, {"optimizer": "sgd", "beta1": 0.0}],
+    ids=str,
 )
-def test_optimizer_state_is_that_of_torchs_distributed_checkpoints(optimizer: str, settings: dict[str, float]) -> None:
-    learner = Learner(optimizer, **settings)
-    snapshot = learner.snapshot(HostCopies())
+def test_optimizer_state_is_that_of_torchs_distributed_checkpoints(settings: dict[str, object]) -> None:
+    learner = learned(**settings)
+    snapshot = learner.snapshot(HostCopies(), STATE)
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     reference = get_optimizer_state_dict(learner.objective, learner.optimizer, options=options)
     moments = {
@@ -58,11 +44,11 @@ def test_optimizer_state_is_that_of_torchs_distributed_checkpoints(optimizer: st
 
 
 def test_copies_take_the_memory_of_those_before_and_tied_weights_are_copied_once() -> None:
-    learner, copies = Learner(), HostCopies()
-    first = learner.snapshot(copies)
+    learner, copies = learned(), HostCopies()
+    first = learner.snapshot(copies, STATE)
     places = {name: tensor.data_ptr() for name, tensor in {**first.weights, **first.optimizer}.items()}
-    learner.learn()
-    second = learner.snapshot(copies)
+    learner.learn(1)
+    second = learner.snapshot(copies, STATE)
     assert places == {name: tensor.data_ptr() for name, tensor in {**second.weights, **second.optimizer}.items()}
     assert all(torch.equal(second.weights[name], tensor) for name, tensor in learner.model.state_dict().items())
     assert second.weights["lm_head.weight"] is second.weights["transformer.wte.weight"]

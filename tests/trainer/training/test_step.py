@@ -15,7 +15,7 @@ from trainer.data.dataset import Batch
 from trainer.models.causal import sketch_model
 from trainer.models.losses import CausalLMLoss
 from trainer.training.runtime import Runtime
-from trainer.training.schedules import make_schedule, planned_rates
+from trainer.training.schedules import make_schedule
 from trainer.training.step import Outcome, make_optimizer, state_bytes, train_step
 
 STEPS = 12
@@ -182,43 +182,6 @@ def test_what_routers_add_counts_by_the_tokens_of_each_micro_batch(
     torch.testing.assert_close(outcome.loss, expected.detach(), rtol=1e-5, atol=0.0)
     for name, value in gradient.items():
         torch.testing.assert_close(used[name], value, rtol=1e-4, atol=1e-6, msg=name)
-
-
-def test_weight_decay_shrinks_matrices_only(model: PreTrainedModel) -> None:
-    training = settings(weight_decay=0.5)
-    optimizer = make_optimizer(model, training)
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
-    for name, parameter in model.named_parameters():
-        shrinks = parameter.dim() >= 2
-        factor = 1.0 - training.learning_rate * 0.5 if shrinks else 1.0
-        torch.testing.assert_close(parameter.detach(), before[name] * factor, rtol=1e-6, atol=0.0, msg=name)
-
-
-@pytest.mark.parametrize("name", ["linear", "cosine", "constant_with_warmup"])
-def test_learning_rate_after_each_step_is_that_of_transformers(
-    model: PreTrainedModel, windows_BT: torch.Tensor, name: str, runtime: Runtime
-) -> None:
-    training = settings(schedule=name, warmup_steps=4)
-    optimizer = runtime.accelerator.prepare_optimizer(make_optimizer(model, training))
-    schedule = make_schedule(optimizer, training, STEPS)
-    other = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=training.learning_rate)
-    expected = get_scheduler(name, other, num_warmup_steps=4, num_training_steps=STEPS)
-    batch = Batch([{"input_ids": windows_BT}], 4 * 15, 64)
-    objective = CausalLMLoss(model)
-    planned, rates = planned_rates(schedule, STEPS, training.warmup_steps), []
-    for _ in range(STEPS):
-        assert [group["lr"] for group in optimizer.param_groups] == expected.get_last_lr() * 2
-        train_step(objective, optimizer, schedule, batch, 1.0, runtime)
-        other.step()
-        expected.step()
-        rates.append(schedule.get_last_lr()[0])
-        assert rates[-1] == expected.get_last_lr()[0]
-    assert planned == [(0, 0.0), *enumerate(rates, start=1)]
-    assert rates[3] == training.learning_rate
-    assert rates[-1] == {"constant_with_warmup": training.learning_rate}.get(name, pytest.approx(0.0, abs=1e-12))
 
 
 def test_adamw_takes_its_settings(model: PreTrainedModel) -> None:
