@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tests.tiny_models import tiny_config
-from tests.trainer.chats import chat_job, chat_model, write_chats
-from tests.trainer.labelled_pairs import finetune_job, write_pairs
-from tests.trainer.preferences import preference_job, write_preferences
+from tests.trainer.chats import chat_job, chat_model
+from tests.trainer.labelled_pairs import finetune_job
+from tests.trainer.preferences import preference_job
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.models import ModelConfig
@@ -43,10 +43,11 @@ def test_only_documents_that_are_kept_apart_are_refused_in_windows_of_one_length
         resolve_config(options, VOCABULARY, CONTEXT, apart=True)
 
 
-def test_conversations_and_preferences_are_refused_beyond_the_first_scale(tmp_path: Path) -> None:
+def test_conversations_and_preferences_are_refused_beyond_the_first_scale(
+    chats: Path, preferences: Path, tmp_path: Path
+) -> None:
     model = chat_model(tmp_path / "model", "phi3", **long_rope(CONTEXT))
-    chats, pairs = write_chats(tmp_path / "chats"), write_preferences(tmp_path / "pairs", 60)
-    for job in (chat_job(chats, tmp_path / "s", model), preference_job(pairs, tmp_path / "s", model)):
+    for job in (chat_job(chats, tmp_path / "s", model), preference_job(preferences, tmp_path / "s", model)):
         with pytest.raises(
             ConfigError, match=r"data.context is 256, but .* LongRoPE .* set data.context to at most 64"
         ):
@@ -55,8 +56,8 @@ def test_conversations_and_preferences_are_refused_beyond_the_first_scale(tmp_pa
             train(job, silent())
 
 
-def test_labelled_texts_are_refused_if_one_is_longer_than_the_first_scale(tmp_path: Path) -> None:
-    pairs, model = write_pairs(tmp_path / "pairs"), chat_model(tmp_path / "model", "phi3", **long_rope(SHORT))
+def test_labelled_texts_are_refused_if_one_is_longer_than_the_first_scale(pairs: Path, tmp_path: Path) -> None:
+    model = chat_model(tmp_path / "model", "phi3", **long_rope(SHORT))
     job = finetune_job(pairs, tmp_path / "s", model)
     for start in (kind_of(job).preflight, train):
         with pytest.raises(ConfigError, match=r"data.max_length is .*, but .* set data.max_length to at most 8"):

@@ -5,7 +5,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 
 from tests.processes import Running, highest, start_warm
@@ -15,6 +14,7 @@ from tests.trainer.made import prepare
 from tests.trainer.small_jobs import LONG, Finished
 from tests.trainer.store.test_store_refusals import small_disk
 from tests.trainer.store.test_streaming import held
+from tests.trainer.training.test_s3_runs import has_committed, upload
 from trainer.common.errors import StorageError
 from trainer.common.progress import silent
 from trainer.config.files import validate_job
@@ -25,9 +25,7 @@ from trainer.kinds.pretraining.preflight import preflight
 from trainer.models.pretrained import find_model
 from trainer.pipelines.any_kind import evaluate_checkpoint
 from trainer.preflight.resources import require_checkpoint_room
-from trainer.records.sealed import read_sealed
 from trainer.store.blob_cache import BEYOND, NAME
-from trainer.store.names import LAST
 from trainer.store.storage import Store
 
 BOUND = 40_000
@@ -37,15 +35,6 @@ BOUND = 40_000
 def kept(cache: Path) -> int:
     """The bytes of all copies in a cache."""
     return sum(path.stat().st_size for path in cache.iterdir() if NAME.fullmatch(path.name))
-
-
-def upload(store: Path, url: str) -> Store:
-    """Copy a store into a bucket."""
-    fs, root = fsspec.url_to_fs(url)
-    for path in store.rglob("*"):
-        if path.is_file():
-            fs.put_file(str(path), f"{root}/{path.relative_to(store)}")
-    return Store(url)
 
 
 @pytest.fixture
@@ -68,12 +57,7 @@ def test_a_run_goes_on_elsewhere_from_a_checkpoint_larger_than_the_cache(
         env = {**s3.env, "HEADRACE_CACHE": str(tmp_path / f"cache-{number}"), "HEADRACE_CACHE_BYTES": str(BOUND)}
         return start_warm(tmp_path / f"said-{number}", "trainer.__main__", config, env=env)
 
-    def committed() -> bool:
-        runs = store.names("runs")
-        pointer = read_sealed(store, f"runs/{runs[0]}/{LAST}") if runs else None
-        return bool(pointer) and pointer["step"] >= 5
-
-    assert start(1).send_when(signal.SIGKILL, committed).status == -signal.SIGKILL
+    assert start(1).send_when(signal.SIGKILL, lambda: has_committed(store, 5)).status == -signal.SIGKILL
     (run,) = store.names("runs")
     with highest(lambda: held(tmp_path / "cache-2"), every=0.02) as shards:
         ended = start(2).wait()
@@ -90,7 +74,7 @@ def test_a_checkpoint_larger_than_the_cache_is_measured_as_on_disk(
     finished: Finished, s3: S3Server, small_cache: Path
 ) -> None:
     cpu_runtime()
-    store = upload(finished.store, s3.new_store())
+    store = Store(upload(finished.store, s3.new_store()))
     found = [
         evaluate_checkpoint(EvaluateJob(store=place, checkpoint=f"{finished.run}/checkpoint-best"), silent()).groups
         for place in (store.url, str(shutil.copytree(finished.store, small_cache.parent / "disk")))
@@ -107,7 +91,7 @@ def test_texts_are_predicted_with_a_model_larger_than_the_cache(
     tuned: Finished, pairs: Path, s3: S3Server, small_cache: Path
 ) -> None:
     cpu_runtime()
-    store = upload(tuned.store, s3.new_store())
+    store = Store(upload(tuned.store, s3.new_store()))
     predictions = []
     for place in (store.url, str(shutil.copytree(tuned.store, small_cache.parent / "disk"))):
         values: dict[str, Any] = {"store": place, "model": tuned.run.removeprefix("runs/")}

@@ -77,6 +77,16 @@ def adapted(pairs: Path, bert: Path, tmp_path_factory: pytest.TempPathFactory) -
     return store, tune(pairs, store, bert, {**LORA, "publish": "adapter"})
 
 
+def predicted(store: Path, path: str, **data: Any) -> str:
+    """The lines that the one run of a store predicts for a file."""
+    values = {
+        "store": str(store), "model": only_run(store).removeprefix("runs/"), "name": "new", "device": "cpu",
+        "data": {"source": "jsonl", "paths": [path], "id_column": "id", **data},
+    }  # fmt: skip
+    made = predict_texts(validate_job(PredictJob, values, "test"), silent())
+    return (store / made.key / "predictions.jsonl").read_text()
+
+
 def test_the_head_and_a_new_pooler_are_saved_with_the_adapter(adapted: tuple[Path, str]) -> None:
     folder = adapted[0] / adapted[1] / "checkpoints" / "step-00000006"
     names = {name.removeprefix("base_model.model.") for name in load_file(folder / "adapter_model.safetensors")}
@@ -95,14 +105,7 @@ def test_an_adapter_is_measured_and_predicts_as_the_merged_model_does(
     assert (
         AutoModelForSequenceClassification.from_pretrained(tmp_path / "store" / merged / "final").config.num_labels == 2
     )
-    told = []
-    for each in (store, tmp_path / "store"):
-        values = {
-            "store": str(each), "model": only_run(each).removeprefix("runs/"), "name": "new", "device": "cpu",
-            "data": {"source": "jsonl", "paths": [f"{pairs}/test.jsonl"], "id_column": "id", "max_length": 32},
-        }  # fmt: skip
-        made = predict_texts(validate_job(PredictJob, values, "test"), silent())
-        told.append((each / made.key / "predictions.jsonl").read_text())
+    told = [predicted(each, f"{pairs}/test.jsonl", max_length=32) for each in (store, tmp_path / "store")]
     assert told[0] == told[1]
 
 
@@ -124,14 +127,7 @@ def test_an_adapter_that_labels_words_is_measured_and_predicts_as_the_merged_mod
     assert {"classifier.weight", "classifier.bias"} <= names
     assert not any("pooler" in name for name in names), "a model that labels words has none"
     assert AutoModelForTokenClassification.from_pretrained(runs["merged"] / "final").config.num_labels == len(CLASSES)
-    told = []
-    for store in stores.values():
-        values = {
-            "store": str(store), "model": only_run(store).removeprefix("runs/"), "name": "new", "device": "cpu",
-            "data": {"source": "jsonl", "paths": [f"{words}/validation.jsonl"], "id_column": "id"},
-        }  # fmt: skip
-        made = predict_texts(validate_job(PredictJob, values, "test"), silent())
-        told.append((store / made.key / "predictions.jsonl").read_text())
+    told = [predicted(store, f"{words}/validation.jsonl") for store in stores.values()]
     assert told[0] == told[1] == (runs["merged"] / "predictions" / "validation.jsonl").read_text()
     make_report(Store(str(stores["adapter"])), only_run(stores["adapter"]))
     card = (runs["adapter"] / "final" / "README.md").read_text()

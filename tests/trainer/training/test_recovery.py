@@ -229,17 +229,22 @@ def test_asked_to_stop_while_batches_are_skipped_it_goes_back_first_and_continue
     assert curve(stocked) == curve(undisturbed)
 
 
+def stop_at(patch: pytest.MonkeyPatch, step: int) -> None:
+    """Have this process asked to stop in a step of training."""
+    record = loop.record_step
+
+    def record_and_stop(session: loop.Session, outcome: Outcome) -> None:
+        record(session, outcome)
+        if session.state.step == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    patch.setattr(loop, "record_step", record_and_stop)
+
+
 def test_asked_to_stop_in_its_last_step_it_leaves_the_publishing_to_the_next_start(
     raw: Path, stocked: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = loop.record_step
-
-    def stop_at_the_end(session: loop.Session, outcome: Outcome) -> None:
-        record(session, outcome)
-        if session.state.step == session.plan.total_steps:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(loop, "record_step", stop_at_the_end)
+    stop_at(monkeypatch, 6)
     job = small_job(raw, stocked, run="one")
     with pytest.raises(Preempted, match="asked to stop: saved at step 6 of 6"):
         train(job, silent())
@@ -341,20 +346,12 @@ def test_a_fork_without_a_checkpoint_whose_origin_has_deleted_its_first_is_refus
 ) -> None:
     origin = {"run": "one", "training__save_every": 2, "training__keep_last": 1}
     forked = {**origin, "resume": "fork", "training__learning_rate": 2e-3}
-    record, last = loop.record_step, [2]
-
-    def stop_at_last(session: loop.Session, outcome: Outcome) -> None:
-        record(session, outcome)
-        if session.state.step == last[0]:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(loop, "record_step", stop_at_last)
-    with pytest.raises(Preempted):
+    with monkeypatch.context() as stopped, pytest.raises(Preempted):
+        stop_at(stopped, 2)
         train(small_job(raw, stocked, **origin), silent())
     with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):  # before its first save
         killed.setattr(loop, "record_step", interrupt)
         train(small_job(raw, stocked, **forked), silent())
-    last[0] = 0
     train(small_job(raw, stocked, **origin), silent())
     assert not (stocked / "runs/one/checkpoints/step-00000002").exists()
     with pytest.raises(RunError, match=r"one/checkpoints/step-00000002, whose .*Remove .*-fork-\w+ to fork the newest"):

@@ -86,11 +86,6 @@ def test_a_pretrained_folder_counts_by_its_content(
     assert name_of(raw, data, model={"pretrained": str(copy)}) != one
 
 
-def test_a_run_may_be_named(raw: Path, data: PreparedData) -> None:
-    assert name_of(raw, data, run="mine") == "runs/mine"
-    assert name_of(raw, data).startswith("runs/tiny-")
-
-
 def test_a_folder_of_other_settings_is_not_touched(raw: Path, data: PreparedData, tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
     first, second = (small_job(raw, tmp_path, run="mine", training__seed=seed) for seed in (0, 1))

@@ -22,12 +22,19 @@ pytestmark = pytest.mark.slow
 
 
 def upload(folder: Path, url: str) -> str:
-    """Copy a folder of raw files into a bucket; returns its URL."""
+    """Copy a folder's files into a bucket; returns their URL."""
     fs, root = fsspec.url_to_fs(url)
     for path in folder.rglob("*"):
         if path.is_file():
-            fs.put_file(str(path), f"{root}/raw/{path.relative_to(folder)}")
-    return f"{url}/raw"
+            fs.put_file(str(path), f"{root}/{path.relative_to(folder)}")
+    return url
+
+
+def has_committed(store: Store, step: int) -> bool:
+    """Whether the one run of a store has committed a checkpoint of at least this step."""
+    runs = store.names("runs")
+    pointer = read_sealed(store, f"runs/{runs[0]}/{LAST}") if runs else None
+    return bool(pointer) and pointer["step"] >= step
 
 
 def elsewhere(folder: Path, server: S3Server) -> dict[str, str]:
@@ -46,13 +53,8 @@ def run_ended_once(
             folder / f"said-{number}", "trainer.__main__", config, env=elsewhere(folder / str(number), server)
         )
 
-    def committed() -> bool:
-        runs = store.names("runs")
-        pointer = read_sealed(store, f"runs/{runs[0]}/{LAST}") if runs else None
-        return bool(pointer) and pointer["step"] >= step
-
     expected = -signal.SIGKILL if signum == signal.SIGKILL else EXIT_PREEMPTED
-    assert start(1).send_when(signum, committed).status == expected
+    assert start(1).send_when(signum, lambda: has_committed(store, step)).status == expected
     ended = start(2).wait()
     assert ended.status == 0, ended
     assert "continuing from s3://" in ended.stderr
@@ -78,8 +80,9 @@ def test_a_run_on_s3_that_goes_on_elsewhere_ends_with_the_bytes_of_one_on_disk(
 ) -> None:
     store = Store(s3.new_store())
     values = small_values(Path("RAW"), store.url, **LONG)
+    place = upload(raw, f"{store.url}/raw")
     for corpus in values["data"]["corpora"]:
-        corpus["paths"] = [path.replace("RAW", upload(raw, store.url)) for path in corpus["paths"]]
+        corpus["paths"] = [path.replace("RAW", place) for path in corpus["paths"]]
     run_ended_once(write_config(tmp_path / "job.yaml", values), store, 5, s3, tmp_path, signum)
     assert final_on(store) == final_bytes(finished.store)
     records = mirror(store, tmp_path / "mirror")
@@ -95,9 +98,10 @@ def test_fine_tuning_on_s3_ends_with_the_bytes_of_one_on_disk(
     pairs: Path, pretrained: Path, tuned: Finished, s3: S3Server, tmp_path: Path
 ) -> None:
     store = Store(s3.new_store())
-    values: dict[str, Any] = finetune_values(Path(upload(pairs, store.url)), store.url, pretrained, **OFTEN)
+    values: dict[str, Any] = finetune_values(pairs, store.url, pretrained, **OFTEN)
+    place = upload(pairs, f"{store.url}/raw")
     for split in ("train", "validation", "test"):
-        values["data"][split] = [f"{store.url}/raw/{split}.jsonl"]
+        values["data"][split] = [f"{place}/{split}.jsonl"]
     run_ended_once(write_config(tmp_path / "job.yaml", values), store, 9, s3, tmp_path)
     assert final_on(store) == final_bytes(tuned.store)
     (run,) = store.names("runs")

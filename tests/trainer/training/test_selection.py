@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support import small_job
-from tests.trainer.chats import chat_job, chat_model, write_chats
+from tests.trainer.chats import chat_job
 from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.made import encode, encode_conversations
 from trainer.common.progress import silent
@@ -134,12 +134,11 @@ def test_a_metrics_file_counts_where_it_may_give_the_figure(
     assert name("f1", METRIC) == name("f1", METRIC + "# another\n")
 
 
-def test_of_conversations_nothing_but_how_often_it_is_measured_counts(tmp_path: Path) -> None:
-    chats, model, store = write_chats(tmp_path / "chats"), chat_model(tmp_path / "llama"), tmp_path / "store"
-    ref = encode_conversations(chat_job(chats, store, model), silent())
+def test_of_conversations_nothing_but_how_often_it_is_measured_counts(chats: Path, llama: Path, tmp_path: Path) -> None:
+    ref = encode_conversations(chat_job(chats, tmp_path, llama), silent())
 
     def name(**changes: Any) -> str:
-        return identify_run(chat_job(chats, store, model, training__final="best", **changes), ref).key
+        return identify_run(chat_job(chats, tmp_path, llama, training__final="best", **changes), ref).key
 
     told = {"evaluation__batch": 3, "evaluation__samples": 1, "evaluation__new_tokens": 5}
     assert name(**told, evaluation__harness=HarnessConfig(tasks=["own"]).model_dump()) == name()

@@ -10,9 +10,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.support import small_job
 from tests.tiny_models import tiny_config
-from tests.trainer.chats import chat_job, chat_model, write_chats
-from tests.trainer.labelled_pairs import finetune_job, write_pairs
-from tests.trainer.preferences import preference_job, write_preferences
+from tests.trainer.chats import chat_job, chat_model
+from tests.trainer.labelled_pairs import finetune_job
+from tests.trainer.preferences import preference_job
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.training import OptimizationConfig
@@ -31,21 +31,21 @@ def two_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("two_ranks")
-def test_the_preflight_of_a_job_on_several_ranks_refuses_them(raw: Path, tmp_path: Path) -> None:
+def test_the_preflight_of_a_job_on_several_ranks_refuses_them(
+    raw: Path, chats: Path, pairs: Path, preferences: Path, tmp_path: Path
+) -> None:
     model, store = chat_model(tmp_path / "model", "opt", **SKIPPING), tmp_path / "store"
     values = {**tiny_config("opt"), "layerdrop": 0.5, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
     jobs = [
         small_job(raw, store, model__config=values),
-        chat_job(write_chats(tmp_path / "chats"), store, model),
-        finetune_job(
-            write_pairs(tmp_path / "pairs"), store, chat_model(tmp_path / "bart", "bart", decoder_layerdrop=0.5)
-        ),
+        chat_job(chats, store, model),
+        finetune_job(pairs, store, chat_model(tmp_path / "bart", "bart", decoder_layerdrop=0.5)),
     ]
     for job in jobs:
         with pytest.raises(ConfigError, match=r"layerdrop is 0.5, but ranks that skip different layers wait for each"):
             kind_of(job).preflight(job, silent())
-    pairs = preference_job(write_preferences(tmp_path / "preferences", 60), store, model)
-    kind_of(pairs).preflight(pairs, silent())
+    preferring = preference_job(preferences, store, model)
+    kind_of(preferring).preflight(preferring, silent())
 
 
 def test_one_rank_may_skip_layers_and_several_are_refused_as_the_model_is_placed() -> None:
