@@ -71,3 +71,8 @@ def serve_model(folder: Path, name: str, commit: str, changed: tuple[Path, str] 
 
 def _read(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def unreachable(*_: object, **__: object) -> None:
+    """Takes the place of `huggingface_hub.snapshot_download`."""
+    raise OSError("no network")

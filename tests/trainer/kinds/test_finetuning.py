@@ -26,7 +26,6 @@ from trainer.common.errors import ArtifactError, RunError
 from trainer.common.progress import silent
 from trainer.evaluation.metrics import RESERVED
 from trainer.kinds.labelled.workload import Finetuning, read_inputs
-from trainer.models.pretrained import find_model
 from trainer.pipelines.any_kind import evaluate_run, train
 from trainer.registry.report import make_report
 from trainer.store.storage import Store
@@ -290,12 +289,6 @@ def test_a_head_that_is_kept_for_other_classes_is_warned_of(
         f"the outputs of {model} are for {', '.join(own[::-1])}, and training starts with them for {', '.join(own)}; "
     )
     assert warned(own) == warned(["LABEL_0", "LABEL_1"]) == []
-
-
-def test_a_run_of_the_store_is_taken_by_its_name(tuned: Finished, pretrained: Path) -> None:
-    store = Store(str(pretrained.parents[2]))
-    run = pretrained.parent.name
-    assert find_model(store, run, hub=True).folder == str(pretrained)
 
 
 def test_a_run_is_not_forked_for_other_classes_whose_places_in_the_head_are_others(

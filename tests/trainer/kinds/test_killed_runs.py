@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from tests.processes import finish, start_trainers
 from tests.support import final_bytes, only_run, records, steps_recorded
+from tests.tiny_models import tiny_config
 from tests.trainer.adapted_runs import LORA, lora_values, write_base
 from tests.trainer.small_jobs import (
     IN_TURN,
@@ -30,11 +31,6 @@ from trainer.records.plans import PreparedData
 
 pytestmark = [pytest.mark.deep, pytest.mark.slow]
 
-BERT = {
-    "model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
-    "max_position_embeddings": 32,
-}  # fmt: skip
-
 SHORT = {"training__max_steps": 24, "training__micro_batch": 2, "training__save_every": 1}
 SELDOM = {"training__evaluate_every": 5, "training__save_every": 3}
 
@@ -49,7 +45,7 @@ JOBS: dict[str, Job] = {
     "adapters": adapting,
     "muon": pretraining(**SHORT, training__optimizer="muon"),
     "masked": pretraining(
-        **SHORT, training__objective="masked", model__config=BERT, evaluation__prompts=[],
+        **SHORT, training__objective="masked", model__config=tiny_config("bert"), evaluation__prompts=[],
         data__tokenizer={"vocab_size": 384, "mask_token": "<mask>"},
     ),
     "documents": pretraining(**SHORT, training__document_mask=True),

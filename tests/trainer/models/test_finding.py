@@ -3,10 +3,10 @@
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.hub import unreachable
 from tests.trainer.report_runs import publish
 from trainer.common.errors import ArtifactError, ConfigError
 from trainer.models.pretrained import digest_files, find_model, find_pretrained
@@ -157,11 +157,8 @@ def test_files_of_a_model_that_were_replaced_are_read_again_though_size_and_time
     assert digest_files(tmp_path) != before
 
 
-def unreachable(*_: Any, **__: Any) -> None:
-    raise OSError("no network")
-
-
 def test_a_run_is_found_by_its_name_its_key_and_the_path_of_its_folder(empty_store: Store) -> None:
     publish(empty_store, "runs/books-12345678/final", FINAL_KIND, {"config.json": b"{}", "model.safetensors": b""}, {})
     for name in ("books", "books-12345678", "runs/books-12345678", f"{empty_store.local}/runs/books-12345678/"):
-        assert find_model(empty_store, name).key == "runs/books-12345678/final", name
+        for hub in (False, True):
+            assert find_model(empty_store, name, hub).key == "runs/books-12345678/final", name

@@ -28,6 +28,7 @@ from trainer.models.tokenizer import TokenizerInfo
 from trainer.store.storage import Store
 
 NO_TOKENIZER = TokenizerInfo(json="", sha256="", eos_id=0, max_id=1)
+DETAILS = {"task": "classification", "classes": ["a", "b"], "pad_id": 0, "vocab_size": 1}
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +71,9 @@ def test_a_model_that_needs_code_of_its_repository_is_refused_by_name(model: Pat
         load_model(model)
     with pytest.raises(ConfigError, match=expected):
         resolve_config(ModelConfig(pretrained=str(model)), NO_TOKENIZER, 8)
-    job, details = (
-        classification(model),
-        {"task": "classification", "classes": ["a", "b"], "pad_id": 0, "vocab_size": 1},
-    )
+    job = classification(model)
     with pytest.raises(ConfigError, match=expected):
-        load_classifier(Store(str(tmp_path / "store")), job, details, None)
+        load_classifier(Store(str(tmp_path / "store")), job, DETAILS, None)
     with pytest.raises(ConfigError, match=expected):
         load_text_encoder(model, job.data)
     assert not (tmp_path / "ran").exists()
@@ -114,15 +112,12 @@ def test_pickled_weights_are_not_loaded_and_the_message_says_how_to_convert_them
     trace = tmp_path / "unpickled"
     (model / "model.safetensors").unlink()
     torch.save({"transformer.wte.weight": Bomb(trace)}, model / "pytorch_model.bin", pickle_module=pickle)
-    job, details = (
-        classification(model),
-        {"task": "classification", "classes": ["a", "b"], "pad_id": 0, "vocab_size": 1},
-    )
+    job = classification(model)
     expected = r"pytorch_model.bin is pickled and is not loaded; if you trust it, convert it: .*save_pretrained"
     with pytest.raises(ConfigError, match=expected):
         load_model(model)
     with pytest.raises(ConfigError, match=expected):
-        load_classifier(Store(str(tmp_path / "store")), job, details, None)
+        load_classifier(Store(str(tmp_path / "store")), job, DETAILS, None)
     assert not trace.exists()
 
 
@@ -148,14 +143,6 @@ def test_an_index_that_names_files_elsewhere_is_refused(model: Path, file: objec
     }
     (model / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ConfigError, match=said):
-        load_model(model)
-
-
-@pytest.mark.parametrize("index", ["[]", "{}", '{"weight_map": []}', "{", "\xff", "[" * 100_000])
-def test_a_damaged_index_is_refused(model: Path, index: str) -> None:
-    (model / "model.safetensors").unlink()
-    (model / "model.safetensors.index.json").write_text(index, encoding="latin-1")
-    with pytest.raises(ConfigError, match=r"model.safetensors.index.json"):
         load_model(model)
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from tests.support import SMALL_MODEL
+from tests.tiny_models import tiny_config
 from trainer.common.errors import ConfigError
 from trainer.models.causal import load_model, made_ready, model_from
 from trainer.models.layers import find_blocks, require_blocks
@@ -19,58 +19,14 @@ from trainer.models.outline import Outline, outline_files, outline_new
 from trainer.models.tensor_rows import own_tensors, rows_of
 
 RANKS = 3
-SMALL: dict[str, Any] = {
-    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2,
-    "intermediate_size": 64,
-}  # fmt: skip
-FAMILIES: dict[str, dict[str, Any]] = {
-    "gpt2": SMALL_MODEL,
-    "llama": SMALL,
-    "qwen3": {**SMALL, "head_dim": 16},
-    "gemma2": {**SMALL, "head_dim": 16},
-    "mixtral": {**SMALL, "num_local_experts": 2},
-    "gpt_neox": SMALL,
-    "opt": {**SMALL, "ffn_dim": 64, "word_embed_proj_dim": 32, "max_position_embeddings": 32},
-    "deepseek_v3": {
-        **SMALL,
-        "moe_intermediate_size": 32,
-        "n_routed_experts": 4,
-        "n_group": 2,
-        "topk_group": 1,
-        "num_experts_per_tok": 2,
-        "first_k_dense_replace": 1,
-        "q_lora_rank": 16,
-        "kv_lora_rank": 16,
-        "qk_rope_head_dim": 8,
-        "qk_nope_head_dim": 8,
-        "v_head_dim": 16,
-    },
-    "jamba": {
-        **SMALL,
-        "num_experts": 2,
-        "mamba_d_state": 4,
-        "attn_layer_period": 2,
-        "attn_layer_offset": 1,
-        "expert_layer_period": 2,
-        "expert_layer_offset": 1,
-    },
-    "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
-    "mamba2": {
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "state_size": 4,
-        "num_heads": 4,
-        "head_dim": 16,
-        "n_groups": 1,
-    },
-}
+FAMILIES = [
+    "gpt2", "llama", "qwen3", "gemma2", "mixtral", "gpt_neox", "opt", "deepseek_v3", "jamba", "mamba", "mamba2",
+]  # fmt: skip
 
 
 def config_of(family: str, **changes: Any) -> PretrainedConfig:
-    values = {name: value for name, value in FAMILIES[family].items() if name != "model_type"}
-    made: PretrainedConfig = AutoConfig.for_model(
-        family, vocab_size=131, bos_token_id=0, eos_token_id=0, pad_token_id=None, **{**values, **changes}
-    )
+    special = {"vocab_size": 131, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
+    made: PretrainedConfig = AutoConfig.for_model(**{**tiny_config(family), **special, **changes})
     return made
 
 
@@ -172,9 +128,7 @@ def test_blocks_are_the_members_of_the_outermost_list() -> None:
 
 
 def test_layers_that_share_weights_are_refused() -> None:
-    kinds = ["mamba", "hybrid", "mamba", "hybrid"]
-    values = {**SMALL, "num_hidden_layers": 4, "n_mamba_heads": 2, "mamba_d_state": 4, "layers_block_type": kinds}
     with torch.device("meta"):
-        model = model_from(AutoConfig.for_model("zamba", vocab_size=131, **values), None, AutoModelForCausalLM)
+        model = model_from(config_of("zamba"), None, AutoModelForCausalLM)
     with pytest.raises(ConfigError, match="layers of a 'zamba' model share weights"):
         require_blocks(model, "zamba")

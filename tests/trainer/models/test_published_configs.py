@@ -120,11 +120,6 @@ def test_what_no_model_reads_is_told(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_a_padding_token_that_no_text_holds_is_kept() -> None:
-    values = {**PUBLISHED["gemma2"], "pad_token_id": 310}
-    assert resolve_config(ModelConfig(config=values), VOCABULARY, 32).pad_token_id == 310
-
-
 def test_a_slip_in_an_edited_file_is_refused() -> None:
     values = {key: value for key, value in PUBLISHED["gpt2"].items() if key != "n_layer"}
     with pytest.raises(ConfigError, match="unknown key 'n_layers' for 'gpt2'; did you mean 'n_layer'"):

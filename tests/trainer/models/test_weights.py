@@ -80,11 +80,9 @@ def test_of_a_sharded_model_every_file_is_looked_at(sharded: Path) -> None:
     check_weights(str(sharded))
 
 
-@pytest.mark.parametrize(
-    "index", ["", "[]", "{}", '{"weight_map": {"a": "../a.safetensors"}}', '{"weight_map": {"a": 1}}']
-)
+@pytest.mark.parametrize("index", ["", "[]", "{}", '{"weight_map": []}', "{", "\xff", "[" * 100_000])
 def test_a_damaged_index_is_named(index: str, sharded: Path) -> None:
-    (sharded / INDEX).write_text(index)
+    (sharded / INDEX).write_text(index, encoding="latin-1")
     assert f"{INDEX} is damaged" in problem_of(sharded)
 
 

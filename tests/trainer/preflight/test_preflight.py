@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests import ROOT
-from tests.hub import serve_model
+from tests.hub import serve_model, unreachable
 from tests.support import SMALL_MODEL, digests, flip_bit, small_job
 from tests.trainer.made import prepare
 from tests.trainer.small_jobs import Finished
@@ -141,15 +141,6 @@ def test_once_text_is_held_out_few_files_are_not_warned_of(tmp_path: Path) -> No
     assert found.plan is not None and found.warnings == []
 
 
-def test_a_batch_that_the_ranks_do_not_divide_is_refused(raw: Path, tmp_path: Path) -> None:
-    training = small_job(raw, tmp_path, training__global_batch=9).training
-    with pytest.raises(ConfigError, match="global_batch 9 does not divide among 2 ranks"):
-        divide_batch(training, 2)
-    training = small_job(raw, tmp_path, training__micro_batch=4).training
-    with pytest.raises(ConfigError, match="8 on 4 ranks is 2 samples each, which micro_batch 4 does not divide"):
-        divide_batch(training, 4)
-
-
 @pytest.mark.skipif(
     len(os.sched_getaffinity(0)) < 2 or torch.cuda.is_available(), reason="asks for two ranks on the CPU"
 )
@@ -175,18 +166,6 @@ def test_recomputed_activations_are_refused_for_a_model_whose_code_cannot(raw: P
     checkpointing = ctrl.training.model_copy(update={"gradient_checkpointing": True})
     message = refused(ctrl.model_copy(update={"training": checkpointing}), ConfigError)
     assert "gradient_checkpointing is true, but transformers does not support it for a 'ctrl' model" in message
-
-
-def test_a_corpus_smaller_than_a_window_is_refused_once_its_tokens_are_counted(raw: Path, tmp_path: Path) -> None:
-    (tmp_path / "small.txt").write_text("a few words\n" * 3)
-    corpora = [{"name": "small", "paths": [f"{tmp_path}/small.txt"]}]
-    taken = {"path": str(saved(byte_level_bpe(), tmp_path / "tokenizer.json"))}
-    changes = {"data__corpora": corpora, "data__tokenizer": taken, "data__validation_fraction": 0.0}
-    job = small_job(raw, tmp_path / "store", **changes)
-    prepare(job.preparation(), silent())
-    message = refused(job, CorpusError)
-    assert "corpus 'small' is smaller than one window: its largest shard has" in message
-    assert "training.context is 32; use more text, fewer shards or a smaller context" in message
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
@@ -234,9 +213,6 @@ def test_a_pretrained_model_whose_weights_are_cut_short_is_refused(raw: Path, tm
 def test_a_pretrained_model_of_the_hub_is_fetched_before_anything_is_prepared(
     raw: Path, finished: Finished, earlier: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unreachable(*_: Any, **__: Any) -> None:
-        raise OSError("no network")
-
     monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
     own = finished.run.removeprefix("runs/")
     job = continued(raw, finished.store, earlier, model={"pretrained": own}, data__validation_fraction=0.3)
@@ -374,12 +350,6 @@ def test_a_repository_of_the_hub_that_changes_is_loaded_as_it_was_when_it_named_
     assert said.split() == [digests(earlier)["model.safetensors"]] * 2
     loaded, named = (load_file(folder / "model.safetensors") for folder in (tmp_path / "loaded", earlier))
     assert loaded.keys() == named.keys() and all(torch.equal(loaded[key], named[key]) for key in named)
-
-
-def test_shards_of_another_tokenizer_are_refused(raw: Path, stocked: Path, data: PreparedData) -> None:
-    other = prepare(small_job(raw, stocked, data__tokenizer={"vocab_size": 300}).preparation(), silent())
-    with pytest.raises(TokenizerError, match=r"was tokenized with .*, not with .*; prepare the data again"):
-        shard_manifests(Store(str(stocked)), PreparedData(tokenizer=other.tokenizer, shards=data.shards))
 
 
 def test_a_tokenizer_to_train_larger_than_the_models_vocabulary_is_refused(raw: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import AutoModelForMaskedLM
 
 from tests.support import cpu_runtime, curve, rate_at, records, small_job
+from tests.tiny_models import tiny_config
 from tests.trainer.made import prepare
 from tests.trainer.plain_loops import small_adamw, train_plainly
 from trainer.common.errors import ConfigError, TokenizerError
@@ -28,10 +29,7 @@ from trainer.store.storage import Store
 from trainer.training.identity import data_keys
 
 STEPS = 20
-BERT: dict[str, Any] = {
-    "model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
-    "max_position_embeddings": 32, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
-}  # fmt: skip
+BERT = {**tiny_config("bert"), "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 MASKED: dict[str, Any] = {
     "data__tokenizer": {"vocab_size": 384, "mask_token": "<mask>", "name": "masked"}, "model__config": BERT,
     "training__objective": "masked", "training__max_steps": STEPS, "training__learning_rate": 3e-3,
