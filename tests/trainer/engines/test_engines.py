@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests import ROOT
-from tests.support import only_run, small_job, small_values
+from tests.support import small_job, small_values
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.common.stopping import StopRequested, check_stop, stop_requested, stopping_when, wait
@@ -28,7 +28,6 @@ from trainer.kinds.pretraining.preflight import preflight
 from trainer.records.lease import STALE_SECONDS, Lease
 from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_sealed, write_sealed
-from trainer.store.names import CONFIG
 from trainer.store.storage import Store
 from trainer.training.identity import recorded
 
@@ -73,11 +72,6 @@ def test_the_engine_is_no_part_of_a_run(raw: Path, stocked: Path, data: Prepared
     assert identify_run(here, data) == identify_run(there, data)
     assert recorded(here) == recorded(there)
     assert "engine" not in recorded(here), "runs of before there were engines are found as they were recorded"
-
-
-def test_a_finished_run_does_not_record_its_engine(finished: Any) -> None:
-    config = read_sealed(Store(str(finished.store)), f"{only_run(finished.store)}/{CONFIG}")
-    assert config is not None and "engine" not in config["job"]
 
 
 def test_without_ray_the_preflight_says_what_to_install(

@@ -28,7 +28,6 @@ from trainer.config.jobs import EvaluateJob
 from trainer.data.chat.encoded import open_chat
 from trainer.kinds.chat.kind import KIND
 from trainer.kinds.chat.workload import Chat
-from trainer.kinds.kind import entry_of, load_training_job
 from trainer.models.attention_masks import WITHOUT_MASKS
 from trainer.models.documents import APART
 from trainer.models.trial import tried_loss
@@ -40,11 +39,6 @@ from trainer.store.storage import Store
 from trainer.training.compiling import compile_objective
 from trainer.training.identity import data_keys
 from trainer.training.metrics_reader import read_records
-
-
-def test_a_file_with_the_task_chat_is_of_this_kind(chats: Path, llama: Path, tmp_path: Path) -> None:
-    job = load_training_job(str(write_config(tmp_path / "job.yaml", chat_values(chats, tmp_path, llama))))
-    assert entry_of(job).name == "instruction tuning"
 
 
 def test_a_champion_whose_windows_may_not_be_shared_is_measured_as_it_would_measure_itself(

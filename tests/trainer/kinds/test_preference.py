@@ -14,7 +14,6 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import trainer.kinds.preference.reference as reference_files
 import trainer.kinds.preference.reference as reference_step
 import trainer.kinds.preference.workload as workload
 from tests.depth import once
@@ -24,15 +23,7 @@ from tests.support import cpu_runtime, flip_bit, only_run, records, write_config
 from tests.trainer.chats import MARKED, chat_model
 from tests.trainer.preferences import plain_sum, preference_job, preference_values
 from tests.trainer.small_jobs import Finished
-from trainer.common.errors import (
-    ArtifactError,
-    ConfigError,
-    CorpusError,
-    PipelineError,
-    RecordError,
-    RunError,
-    TokenizerError,
-)
+from trainer.common.errors import ArtifactError, ConfigError, PipelineError, RecordError, RunError
 from trainer.common.progress import silent
 from trainer.config.files import override
 from trainer.config.models import LoraConfig
@@ -147,18 +138,6 @@ def test_a_dry_run_tells_the_lengths_of_answers_with_their_prompts_before_and_af
     assert kind_of(job).preflight(job, silent()).lengths == look
 
 
-def test_prompts_that_leave_no_room_are_refused(preferences: Path, llama: Path, tmp_path: Path) -> None:
-    job = preference_job(preferences, tmp_path / "store", llama, data__context=8)
-    with pytest.raises(CorpusError, match=r"split is empty .*whose answers are beyond data.context"):
-        here(silent())("encode", job)
-
-
-def test_a_base_without_a_template_is_refused(preferences: Path, tmp_path: Path) -> None:
-    model = chat_model(tmp_path / "model", template=None)
-    with pytest.raises(TokenizerError, match="chat template"):
-        here(silent())("encode", preference_job(preferences, tmp_path / "store", model))
-
-
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
@@ -233,7 +212,7 @@ def test_the_reference_is_that_of_a_plain_loop(preferences: Path, llama: Path, t
 def test_what_was_computed_before_the_work_was_broken_off_is_kept(
     preferences: Path, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reference_files, "PART", 8)
+    monkeypatch.setattr(reference_step, "PART", 8)
     cpu_runtime()
     jobs = [preference_job(preferences, tmp_path / name, llama) for name in ("whole", "broken")]
     data = [here(silent())("encode", job) for job in jobs]
@@ -258,7 +237,7 @@ def test_what_was_computed_before_the_work_was_broken_off_is_kept(
     again = here(silent())("reference", jobs[1], data=data[1])
     splits = open_chat(Store(jobs[1].store), data[1].key).details["splits"]
     sizes = {split: told["examples"] for split, told in splits.items()}
-    every = [part.name for part in reference_files.parts_of(sizes)]
+    every = [part.name for part in reference_step.parts_of(sizes)]
     assert sorted(computed) == sorted({*every} - {second}), "a damaged file is computed again, the other is kept"
     assert again.content == whole.content and again.key == whole.key and not kept.exists()
 

@@ -18,10 +18,10 @@ from tests.support import SMALL_MODEL, digests, flip_bit, small_job
 from tests.trainer.made import prepare
 from tests.trainer.small_jobs import Finished
 from tests.trainer.small_tokenizers import byte_level_bpe, saved
-from trainer.common.errors import ArtifactError, ConfigError, CorpusError, DeviceError, PipelineError, TokenizerError
+from trainer.common.errors import ArtifactError, ConfigError, DeviceError, PipelineError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.data.step_plan import divide_batch, make_plan
+from trainer.data.step_plan import make_plan
 from trainer.data.tokenization import shard_manifests
 from trainer.kinds.pretraining.preflight import preflight
 from trainer.models.taken_tokenizer import END_OF_TEXT
