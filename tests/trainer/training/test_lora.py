@@ -9,12 +9,13 @@ import pytest
 import torch
 from peft import AutoPeftModelForCausalLM, PeftModel, get_peft_model
 from peft import LoraConfig as PeftLora
-from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from tests.support import curve, digests, final_bytes, forget_after, records, small_job
-from tests.tiny_models import tiny_config
+from tests.tiny_models import new_model, tiny_config
 from tests.trainer.adapted_runs import LORA, adapt, lora_job, train_adapter, write_base
+from tests.trainer.training.test_impossible_state import forge_tensors
 from trainer.common.errors import ArtifactError, ConfigError, RunError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
@@ -29,8 +30,6 @@ from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_pointer, read_sealed
 from trainer.registry.compared_runs import read_runs
 from trainer.registry.report import make_report
-from trainer.store.manifest import digest_file, make_manifest, read_manifest, write_manifest
-from trainer.store.names import CHECKPOINT_KIND
 from trainer.store.storage import Store
 from trainer.training.run import _warn_temporary_base
 
@@ -249,9 +248,7 @@ def test_targets_that_cannot_be_adapted_are_refused_before_anything_is_done(
 
 
 def test_a_router_that_is_a_linear_layer_is_not_adapted() -> None:
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": 64}
-    experts = {"num_attention_heads": 2, "num_key_value_heads": 2, "num_local_experts": 4}
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("phimoe", **sizes, **experts))
+    model = new_model(tiny_config("phimoe")).eval()
     assert isinstance(model.model.layers[0].mlp.router, torch.nn.Linear)
     tokens = torch.arange(8)[None]
     before = model(input_ids=tokens).logits
@@ -265,8 +262,7 @@ def test_a_router_that_is_a_linear_layer_is_not_adapted() -> None:
 
 @pytest.mark.parametrize("family", sorted(FUSED))
 def test_the_layers_of_mamba_that_peft_refuses_are_not_adapted(family: str) -> None:
-    config = AutoConfig.for_model(**tiny_config(family), bos_token_id=0, eos_token_id=0, pad_token_id=0)
-    model = AutoModelForCausalLM.from_config(config)
+    model = new_model(tiny_config(family))
     with pytest.raises(
         ConfigError, match=rf"cannot adapt this '{family}' model: .*'out_proj' is incompatible with Mam"
     ):
@@ -278,11 +274,9 @@ def test_the_layers_of_mamba_that_peft_refuses_are_not_adapted(family: str) -> N
 
 @pytest.mark.parametrize("family", ["zamba", "zamba2"])
 def test_layers_that_share_their_weights_are_not_adapted_so_that_the_merged_model_is_the_trained_one(
-    family: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    family: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = AutoConfig.for_model(**tiny_config(family), bos_token_id=0, eos_token_id=0, pad_token_id=0)
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config).eval()
+    model = new_model(tiny_config(family)).eval()
     shared = next(name for name, _ in model.named_modules() if name.endswith("self_attn.q_proj"))
     with pytest.raises(ConfigError, match=r"q_proj shares its weight with model.layers.*q_proj, which merging the ad"):
         find_targets(model, ["q_proj"], [])
@@ -300,8 +294,7 @@ def test_layers_that_share_their_weights_are_not_adapted_so_that_the_merged_mode
 
 
 def test_an_adapter_of_layers_that_share_their_weights_is_not_continued(tmp_path: Path) -> None:
-    config = AutoConfig.for_model(**tiny_config("zamba"), bos_token_id=0, eos_token_id=0, pad_token_id=0)
-    model = AutoModelForCausalLM.from_config(config)
+    model = new_model(tiny_config("zamba"))
     PeftLora(r=2, target_modules=["q_proj"]).save_pretrained(tmp_path)
     with pytest.raises(ArtifactError, match=r"adapts .*q_proj, which shares its weight with model.layers.*q_proj"):
         restore_adapter(model, tmp_path)
@@ -319,18 +312,11 @@ def test_a_checkpoint_whose_moments_are_not_those_of_the_adapter_is_passed_over(
 ) -> None:
     changes = {"training__max_steps": 4, "training__save_every": 2, "training__keep_last": 9}
     run = adapt(raw, stocked, data, base, **changes)
-    whole, folder = final_bytes(stocked), stocked / run / "checkpoints" / "step-00000004"
-    moments = load_file(folder / "optimizer.safetensors")
+    whole, key = final_bytes(stocked), f"{run}/checkpoints/step-00000004"
+    moments = load_file(stocked / key / "optimizer.safetensors")
     name = next(each for each in moments if each.endswith("lora_A.default.weight/exp_avg"))
-    save_file({**moments, name: torch.zeros(1, 3)}, folder / "optimizer.safetensors")
-    manifest = read_manifest(Store(str(stocked)), f"{run}/checkpoints/{folder.name}", CHECKPOINT_KIND)
-    assert manifest is not None
-    files = [digest_file(folder / each.name, each.name) for each in manifest.files]
-    write_manifest(
-        Store(str(stocked)), f"{run}/checkpoints/{folder.name}", make_manifest(
-            CHECKPOINT_KIND, manifest.fingerprint, files, manifest.details
-        )
-    )  # fmt: skip
+    other = {name: torch.zeros(1, 3)}
+    forge_tensors(Store(str(stocked)), key, "optimizer.safetensors", lambda tensors: tensors.update(other))
     shutil.rmtree(stocked / run / "final")
     adapt(raw, stocked, data, base, **changes)
     assert "of shape (1, 3) for a weight of shape (4, 32)" in caplog.text

@@ -11,6 +11,7 @@ from tests.support import small_job
 from tests.trainer.chats import chat_job
 from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.made import encode, encode_conversations
+from tests.trainer.training.test_runs import name_of
 from trainer.common.progress import silent
 from trainer.config.evaluation import HarnessConfig
 from trainer.kinds.kind import identify_run
@@ -58,10 +59,6 @@ def test_what_is_measured_in_training_does_where_the_best_checkpoint_counts(
 ) -> None:
     assert name_of(raw, data, **{**selecting, **changes}) != name_of(raw, data, **selecting)
     assert name_of(raw, data, **changes) == name_of(raw, data)
-
-
-def name_of(raw: Path, data: PreparedData, **changes: Any) -> str:
-    return identify_run(small_job(raw, "anywhere", **changes), data).key
 
 
 def test_the_tests_above_know_each_setting(raw: Path) -> None:
