@@ -1,12 +1,12 @@
 """Small corpora with planted documents, curated in real worker processes, and what was decided of them."""
 
-import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from tests.support import write_rows
 from tests.trainer.made import curate
 from tests.trainer.raw_files import sources
 from trainer.common.errors import PipelineError
@@ -49,9 +49,7 @@ def prose(seed: int, words: int) -> list[str]:
 
 def write_documents(path: Path, texts: Sequence[str | Mapping[str, Any]]) -> Path:
     """A jsonl file of texts, or of whole records."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    records = [{"text": text} if isinstance(text, str) else text for text in texts]
-    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    write_rows(path, [{"text": text} if isinstance(text, str) else text for text in texts])
     return path
 
 

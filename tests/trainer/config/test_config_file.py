@@ -71,10 +71,6 @@ def test_a_number_may_be_written_as_json_writes_it(config: Path) -> None:
     assert load_job(PipelineJob, str(config), ["evaluation.prompts=[1e-5 is, v1e5]"]).evaluation.prompts[0] == "1e-5 is"
 
 
-def test_words_may_set_what_the_file_leaves_out(config: Path) -> None:
-    assert load_job(PipelineJob, str(config), ["data.tokenizer.sample_bytes=1000"]).data.tokenizer.sample_bytes == 1000
-
-
 def test_words_applied_to_a_job_make_the_job_that_they_make_with_its_file(config: Path) -> None:
     words = [
         "training.max_steps=9",

@@ -241,22 +241,6 @@ def _without_dropout(model: Path, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.deep
-def test_accumulation_changes_nothing(pairs: Path, pretrained: Path, tmp_path: Path, runtime: Runtime) -> None:
-    model = _without_dropout(pretrained, tmp_path / "model")
-    found = []
-    for micro_batch in (None, 2):
-        store = tmp_path / str(micro_batch)
-        train(
-            finetune_job(
-                pairs, store, model, training__micro_batch=micro_batch, training__max_steps=20, training__epochs=None
-            ),
-            silent(),
-        )
-        found.append(losses(store))
-    np.testing.assert_allclose(found[0], found[1], atol=TOLERANCE)
-
-
 def test_a_new_head_is_said_once_and_follows_from_the_seed(
     pairs: Path, pretrained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,11 +1,8 @@
 """A run that is killed or stopped, and continued, ends with the very bytes of one that was not."""
 
-import logging
-import os
 import random
 import shutil
 import signal
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from tasks.stage import StageCrashed, run_stage
 from tests.depth import once
-from tests.processes import Ended, cores, finish, stages, start_module, start_warm, wait_until
+from tests.processes import Ended, finish, start_warm
 from tests.support import (
     curve,
     final_bytes,
@@ -28,11 +24,8 @@ from tests.support import (
 )
 from tests.trainer.small_jobs import LONG, Finished
 from trainer.common.errors import EXIT_PREEMPTED
-from trainer.records.plans import PreparedData
 
 pytestmark = pytest.mark.slow
-
-log = logging.getLogger(__name__)
 
 
 @pytest.fixture
@@ -91,32 +84,6 @@ def test_a_run_killed_twice_at_random_instants_ends_with_the_same_bytes(
     (ended,) = finish(tmp_path / "last", config)
     assert f"continuing from {stocked}/" in ended.stderr
     assert_as_uninterrupted(stocked, finished)
-
-
-@pytest.mark.long
-def test_a_run_stopped_on_the_command_line_and_killed_as_a_stage_ends_with_the_same_bytes(
-    config: Path, values: dict[str, Any], stocked: Path, finished: Finished, data: PreparedData, tmp_path: Path
-) -> None:
-    running = start_module(tmp_path / "stopped", "trainer", config)
-    stop(running.send_when(signal.SIGTERM, reached(stocked, 7)), stocked)
-
-    arguments = {"job": values, "data": data.model_dump()}
-    killer = threading.Thread(target=kill_stage_when, args=(reached(stocked, 33, 0.01),))
-    killer.start()
-    with cores(1), pytest.raises(StageCrashed, match="was killed by signal 9"):
-        run_stage("train", arguments, lambda update: None, log)
-    killer.join()
-
-    with cores(1):
-        result = run_stage("train", arguments, lambda update: None, log)
-    assert result["key"] == finished.run
-    assert_as_uninterrupted(stocked, finished)
-
-
-def kill_stage_when(condition: Callable[[], bool]) -> None:
-    wait_until(condition)
-    (stage,) = stages(os.getpid())
-    os.kill(stage, signal.SIGKILL)
 
 
 def stop(ended: Ended, store: Path) -> int:
