@@ -148,9 +148,7 @@ def start_warm(said: Path, module: str, *arguments: object, env: Mapping[str, st
 
 def start_ranks(said: Path, ranks: int, module: str, *arguments: object) -> list[Running]:
     """Start a module on several ranks of one process group, like torchrun."""
-    return [
-        start_warm(said / str(rank), module, *arguments, env=env) for rank, env in enumerate(rank_envs(ranks))
-    ]
+    return [start_warm(said / str(rank), module, *arguments, env=env) for rank, env in enumerate(rank_envs(ranks))]
 
 
 def rank_envs(ranks: int) -> list[dict[str, str]]:
