@@ -26,10 +26,7 @@ from trainer.evaluation.measurement import harness_job
 from trainer.kinds.chat.kind import KIND
 from trainer.pipelines.any_kind import ask_harness
 from trainer.pipelines.explain import explain_job
-from trainer.registry.compare_figures import measure_run
-from trainer.registry.compared_runs import read_runs
 from trainer.registry.promotion import find_measured
-from trainer.registry.report import make_report
 from trainer.store.storage import Store
 
 FIGURE = "harness/tiny/acc"
@@ -80,22 +77,6 @@ def test_directly_after_it_is_found_done_and_other_settings_are_measured_anew(
     assert [stage.verdict for stage in explain_job(job_of(tuned, chats, llama, plain))[-3:-1]] == ["reused", "made"]
 
 
-def test_figures_are_compared_where_questions_are_asked_alike(
-    tuned: Finished, chats: Path, llama: Path, asked: HarnessConfig, tmp_path: Path
-) -> None:
-    moved = tuned.copy(tmp_path)
-    told = []
-    for options in (asked, asked.model_copy(update={"chat_template": False})):
-        job = job_of(moved, chats, llama, options)
-        with cores(1):
-            ask_harness(harness_job(job, moved.run), True, silent())
-        make_report(Store(job.store), moved.run)
-        (run,) = read_runs(Store(job.store), [moved.run])
-        told.append(measure_run(run)[FIGURE])
-    (_, by_template), (_, as_text) = told
-    assert by_template != as_text
-
-
 def test_it_is_tried_before_training(tuned: Finished, chats: Path, llama: Path, asked: HarnessConfig) -> None:
     job = job_of(tuned, chats, llama, asked)
     gate = {"name": "answers", "metric": "harness/tiny/accuracy", "threshold": 0.5}
@@ -134,25 +115,12 @@ def with_code(folder: Path, file: str) -> None:
     (folder / file).write_text(json.dumps({**settings, "auto_map": {"AutoModelForCausalLM": "evil.Model"}}))
 
 
-def pickled(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-    (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch here'\ntR.")
-
-
-def beside_nothing(folder: Path) -> None:
-    (folder / "adapter_config.json").write_text(
-        json.dumps({"base_model_name_or_path": "somebody/model", "peft_type": "LORA"})
-    )
-
-
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
         (partial(with_code, file="config.json"), "has an auto_map .* which headrace never runs"),
         (partial(with_code, file="tokenizer_config.json"), "has an auto_map .* which headrace never runs"),
-        (pickled, "pytorch_model.bin is pickled and is not loaded"),
         (lambda folder: os.truncate(folder / "model.safetensors", 900), "model.safetensors is missing or damaged"),
-        (beside_nothing, "is an adapter without its base model's weights"),
     ],
 )
 def test_a_model_is_loaded_with_the_checks_of_every_other(

@@ -4,8 +4,6 @@ import json
 import math
 import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -263,17 +261,6 @@ def test_a_task_is_another_if_a_file_changes_that_its_functions_import(tmp_path:
     assert name_of(identify(options, "1")["tiny"]) == names[1] != names[0]
 
 
-def test_a_task_that_names_a_folder_is_another_if_a_file_there_changes(tmp_path: Path) -> None:
-    folder = tmp_path / "questions"
-    folder.mkdir()
-    options = write_task(tmp_path / "tasks", dataset_kwargs={"data_dir": str(folder)})
-    names = []
-    for answer in (0, 1):
-        write_questions(folder / "test.jsonl", [{**QUESTIONS[0], "answer": answer}])
-        names.append(name_of(identify(options, "1")["tiny"]))
-    assert names[0] != names[1]
-
-
 def test_an_evaluation_without_it_reads_as_before(run: Finished) -> None:
     store = Store(str(run.store))
     config = json.loads((run.store / run.run / "config.json").read_text())
@@ -374,28 +361,6 @@ def test_tasks_measured_before_a_failure_are_not_measured_again(run: Finished, t
     (run.store / run.run / "harness.json").unlink()
     assert measure(run, options) == result
     assert measure(run, asking(folder, ["pair"], limit=2), own=False).reused
-
-
-@pytest.mark.deep
-def test_the_figures_are_those_of_lm_evals_own_command_line(run: Finished, tmp_path: Path) -> None:
-    options = write_task(tmp_path / "tasks").model_copy(update={"few_shot": 1})
-    scores = measure(run, options).groups["tiny"]
-    words = ["--model", "hf", "--model_args", f"pretrained={run.store / run.run / 'final'}", "--tasks", "tiny"]
-    words += [
-        "--include_path",
-        options.include_path or "",
-        "--num_fewshot",
-        "1",
-        "--batch_size",
-        "4",
-        "--device",
-        "cpu",
-    ]
-    command = [sys.executable, "-m", "lm_eval", *words, "--output_path", str(tmp_path / "out.json")]
-    subprocess.run(command, check=True, capture_output=True, timeout=240)
-    (told,) = tmp_path.glob("out*.json")
-    theirs = json.loads(told.read_text())["results"]["tiny"]
-    assert (scores.figures["acc"], scores.errors["acc"]) == (theirs["acc,none"], theirs["acc_stderr,none"])
 
 
 @pytest.mark.deep
