@@ -106,9 +106,9 @@ def section(text: str, title: str) -> str:
     return found[1]
 
 
-def cells(text: str, row: str) -> list[str]:
-    """The cells after the name of a row."""
-    found = re.search(rf"^ +{re.escape(row)}  +(.*)$", text, re.MULTILINE)
+def cells(text: str, *begin: str) -> list[str]:
+    """The cells after those that a row begins with."""
+    found = re.search(rf"^ +{'  +'.join(map(re.escape, begin))}  +(.*)$", text, re.MULTILINE)
     assert found, text
     return re.split(r"  +", found[1])
 

@@ -1,12 +1,12 @@
 """Runs on the same raw text of which other documents were decided against, side by side."""
 
-import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.trainer.curated_runs import curated_run, run_through
+from tests.trainer.registry.test_compare import cells
 from tests.trainer.small_jobs import Finished
 from trainer.common.display import size
 from trainer.data.decisions import decisions_behind, read_decisions
@@ -28,13 +28,6 @@ def store(raw: Path, curated: Finished, tmp_path_factory: pytest.TempPathFactory
     return Store(str(place))
 
 
-def row(text: str, *begin: str) -> list[str]:
-    """The cells after those that a row begins with."""
-    found = re.search(rf"^ +{'  +'.join(map(re.escape, begin))}  +(.*)$", text, re.MULTILINE)
-    assert found, text
-    return re.split(r"  +", found[1])
-
-
 def kept(store: Store, run: str, corpus: str, reason: str) -> str:
     """How many documents, and bytes, of a corpus there are for a reason."""
     keys = [ref["key"] for ref in require_sealed(store, f"{run}/config.json")["data"]["shards"]]
@@ -49,19 +42,19 @@ def kept(store: Store, run: str, corpus: str, reason: str) -> str:
 @pytest.mark.deep
 def test_options_and_counts_by_reason_that_differ_are_shown(store: Store, curated: Finished) -> None:
     text = compare(store, [curated.run, "longer"])
-    assert row(text, "data.curation.filters.length.least_bytes") == ["700", "1000"]
-    assert row(text, "data.curation.filters.language.languages") == ["–", '["en"]']
+    assert cells(text, "data.curation.filters.length.least_bytes") == ["700", "1000"]
+    assert cells(text, "data.curation.filters.language.languages") == ["–", '["en"]']
     runs = curated.run, "runs/longer"
-    assert row(text, "docs", "kept") == [kept(store, run, "docs", "kept") for run in runs]
+    assert cells(text, "docs", "kept") == [kept(store, run, "docs", "kept") for run in runs]
     short = "length: bytes too low"
-    assert row(text, "docs", short) == [kept(store, run, "docs", short) for run in runs]
-    assert row(text, "docs", "contaminated") == [kept(store, runs[0], "docs", "contaminated"), "–"]
+    assert cells(text, "docs", short) == [kept(store, run, "docs", short) for run in runs]
+    assert cells(text, "docs", "contaminated") == [kept(store, runs[0], "docs", "contaminated"), "–"]
     assert "docs, B against A: the same 1 file, but different curation decisions" in text
 
 
 @pytest.mark.deep
 def test_text_about_which_nothing_was_decided_has_no_counts(store: Store, curated: Finished) -> None:
-    assert row(compare(store, [curated.run, "whole"]), "docs", "kept")[1] == "–"
+    assert cells(compare(store, [curated.run, "whole"]), "docs", "kept")[1] == "–"
 
 
 @pytest.mark.deep

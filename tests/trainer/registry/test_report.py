@@ -159,16 +159,6 @@ def test_page_tells_the_run(store: Store) -> None:
     ]  # fmt: skip
 
 
-def test_two_reports_of_the_same_run_have_the_same_bytes(store: Store) -> None:
-    first = make_report(store, RUN)
-    before = contents(store)
-    store.delete(f"{RUN}/lineage.json")
-    second = make_report(store, RUN)
-    assert contents(store) == before
-    assert not second.reused
-    assert second == first
-
-
 def test_unchanged_run_keeps_its_report(store: Store) -> None:
     first = make_report(store, RUN)
     written = {name: (store.fetch(f"{RUN}/{name}")).stat().st_mtime_ns for name in FILES}
@@ -295,14 +285,6 @@ def test_card_has_front_matter_and_code_that_compiles(store: Store) -> None:
     assert "| **All** | **4.250** | **70.1** | **1.533** | **99** | **396** | **7** |" in body
     assert "<i>" not in body
     compile(body.split("```python\n")[1].split("```")[0], "card", "exec")
-
-
-def test_card_does_not_change_what_an_evaluation_is_named_by(store: Store) -> None:
-    from trainer.models.pretrained import find_model
-
-    before = find_model(store, "tiny").files
-    make_report(store, RUN)
-    assert find_model(store, "tiny").files == before
 
 
 def test_lineage_names_everything_behind_the_model(store: Store) -> None:
