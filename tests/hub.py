@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+from tests.http_server import Answering, http_server
 
 WEIGHTS = "model.safetensors"
 
@@ -21,28 +21,14 @@ def serve_model(folder: Path, name: str, commit: str, changed: tuple[Path, str] 
     commits = {each: _read(place) for place, each in [(folder, commit), *([changed] if changed else [])]}
     newest = [commit]
 
-    class Hub(BaseHTTPRequestHandler):
+    class Hub(Answering):
         def do_GET(self) -> None:
-            self._answer(with_body=True)
-            if changed is not None and self.path.endswith(f"/{commit}/{WEIGHTS}"):
+            body, at, etag = self._find()
+            self.answer(404 if body is None else 200, body or b"", {"X-Repo-Commit": at, "ETag": f'"{etag}"'})
+            if changed is not None and self.command == "GET" and self.path.endswith(f"/{commit}/{WEIGHTS}"):
                 newest[0] = changed[1]
 
-        def do_HEAD(self) -> None:
-            self._answer(with_body=False)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-        def _answer(self, with_body: bool) -> None:
-            body, at, etag = self._find()
-            self.send_response(404 if body is None else 200)
-            body = body or b""
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("X-Repo-Commit", at)
-            self.send_header("ETag", f'"{etag}"')
-            self.end_headers()
-            if with_body:
-                self.wfile.write(body)
+        do_HEAD = do_GET
 
         def _find(self) -> tuple[bytes | None, str, str]:
             at = next((each for each in commits if each in self.path), newest[0])
@@ -58,15 +44,8 @@ def serve_model(folder: Path, name: str, commit: str, changed: tuple[Path, str] 
             body = files.get(self.path.rpartition("/")[2]) if self.path.startswith(f"/{name}/resolve/{at}/") else None
             return body, at, hashlib.sha256(body or b"").hexdigest()
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with http_server(Hub) as address:
+        yield address
 
 
 def _read(folder: Path) -> dict[str, bytes]:

@@ -3,12 +3,12 @@
 import base64
 import hashlib
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.http_server import Answering, http_server
 
 TOKEN = "hf_token"
 
@@ -31,7 +31,7 @@ def taking_commits() -> Iterator[Hub]:
     """Serve a hub with the single user `me`; files ending in .safetensors are sent by LFS."""
     hub = Hub()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Answering):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
@@ -71,9 +71,6 @@ def taking_commits() -> Iterator[Hub]:
             hub.objects[oid] = body
             self._answer(200, {})
 
-        def log_message(self, *_: object) -> None:
-            pass
-
         def _create(self, asked: dict[str, Any]) -> None:
             name = f"{asked.get('organization') or 'me'}/{asked['name']}"
             if not name.startswith("me/"):
@@ -112,20 +109,7 @@ def taking_commits() -> Iterator[Hub]:
             return self._answer(200, {"success": True, "commitOid": oid, "commitUrl": url, "hookOutput": ""})
 
         def _answer(self, status: int, told: dict[str, Any] | list[dict[str, Any]]) -> None:
-            body = json.dumps(told).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer(status, json.dumps(told).encode(), {"Content-Type": "application/json"})
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with http_server(Handler) as hub.url:
         yield hub
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -6,10 +6,8 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import psutil
@@ -24,6 +22,7 @@ from deployments.registration import ENGINE, _block
 from tests import ROOT
 from tests.flows.conftest import Done
 from tests.flows.local_stack import Local
+from tests.http_server import Answering, http_server
 from tests.processes import alive, command_line, descendants, wait_until
 from tests.support import small_values, steps_recorded, write_traps
 from trainer.common.errors import EXIT_PREEMPTED
@@ -71,10 +70,7 @@ def test_up_can_be_repeated_and_down_stops_a_run_that_saves_its_state(local: Loc
     family = [worker, *descendants(worker)]
     assert len(family) > 2
     assert "stopped the server" in local.say("down")
-    ended = time.monotonic() + 60
-    while any(map(alive, family)) and time.monotonic() < ended:
-        time.sleep(0.2)
-    assert not [pid for pid in family if alive(pid)]
+    wait_until(lambda: not any(map(alive, family)), 60)
     assert any(path.name.startswith("step-") for path in store.glob("runs/*/checkpoints/*")), "it saved before it ended"
     assert local.say("down") == f"nothing was running that was started with PREFECT_HOME={local.home}\n"
 
@@ -112,21 +108,12 @@ def test_an_up_that_is_interrupted_during_its_imports_says_so(local: Local) -> N
 def test_a_busy_server_is_asked_again() -> None:
     answers = [503, 503, 404]
 
-    class Busy(BaseHTTPRequestHandler):
+    class Busy(Answering):
         def do_GET(self) -> None:
-            self.send_response(answers.pop(0))
-            self.send_header("Retry-After", "0")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.answer(answers.pop(0), headers={"Retry-After": "0"})
 
-        def log_message(self, *_: object) -> None:
-            """Nobody reads what was asked."""
-
-    with HTTPServer(("127.0.0.1", 0), Busy) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        with _client({**DEFAULTS, "PORT": str(server.server_port)}) as client:
-            answer = client.get("/variables/name/none")
-        server.shutdown()
+    with http_server(Busy) as address, _client({**DEFAULTS, "PORT": address.rpartition(":")[2]}) as client:
+        answer = client.get("/variables/name/none")
     assert answer.status_code == 404 and not answers, "what there is not is told, not raised"
 
 
@@ -251,14 +238,13 @@ def test_a_shell_is_told_that_it_needs_the_password() -> None:
 
 
 @contextmanager
-def started(folder: Path, **settings: str) -> Iterator[Local]:
-    """A process that simulates a server started by `up` with some settings."""
-    local = Local(folder, **settings)
+def posing(what: str, local: Local, **env: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that simulates a server or a worker which `up` started."""
     local.home.mkdir()
-    command = [sys.executable, "-c", "import sys; sys.stdin.read()", "server"]
-    with subprocess.Popen(command, env=local.env, stdin=subprocess.PIPE) as server:
-        (local.home / "server.pid").write_text(str(server.pid))
-        yield local
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()", what]
+    with subprocess.Popen(command, env={**local.env, **env}, stdin=subprocess.PIPE) as process:
+        (local.home / f"{what}.pid").write_text(str(process.pid))
+        yield process
 
 
 @pytest.mark.parametrize(
@@ -274,7 +260,8 @@ def started(folder: Path, **settings: str) -> Iterator[Local]:
 def test_a_server_that_runs_is_not_changed(
     had: dict[str, str], asked: dict[str, str], told: str, tmp_path: Path
 ) -> None:
-    with started(tmp_path, **had) as local:
+    local = Local(tmp_path, **had)
+    with posing("server", local):
         refused = local.python("-m", "deployments.local", "up", **asked)
     assert refused.returncode == 2
     assert f"was started with {told.format(**local.env)}: stop it first with `headrace down`" in refused.stderr
@@ -306,39 +293,23 @@ def test_another_database_than_that_of_the_last_server_is_asked_for_by_name(
 def test_down_pauses_no_pool_of_another_folders_server(tmp_path: Path) -> None:
     asked: list[str] = []
 
-    class Others(BaseHTTPRequestHandler):
+    class Others(Answering):
         def do_GET(self) -> None:
             asked.append(f"{self.command} {self.path}")
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.answer(200)
 
         do_PATCH = do_GET
 
-        def log_message(self, *_: object) -> None:
-            """Nobody reads what was asked."""
-
     local = Local(tmp_path)
-    local.home.mkdir()
-    command = [sys.executable, "-c", "import sys; sys.stdin.read()", "worker"]
-    with (
-        HTTPServer(("127.0.0.1", int(local.env["PORT"])), Others) as server,
-        subprocess.Popen(command, env=local.env, stdin=subprocess.PIPE) as worker,
-    ):
-        (local.home / "worker.pid").write_text(str(worker.pid))
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with http_server(Others, int(local.env["PORT"])), posing("worker", local) as worker:
         threading.Thread(target=worker.wait, daemon=True).start()
         assert local.say("down") == "stopped the worker\n"
-        server.shutdown()
     assert not [each for each in asked if each.startswith("PATCH")]
 
 
 def test_a_worker_that_would_find_another_python_is_refused(tmp_path: Path) -> None:
     local = Local(tmp_path)
-    local.home.mkdir()
-    command = [sys.executable, "-c", "import sys; sys.stdin.read()", "worker"]
-    with subprocess.Popen(command, env={**local.env, "PATH": os.defpath}, stdin=subprocess.PIPE) as worker:
-        (local.home / "worker.pid").write_text(str(worker.pid))
+    with posing("worker", local, PATH=os.defpath):
         refused = local.python("-m", "deployments.local", "up")
     assert refused.returncode == 2 and "stop it first with `headrace down`" in refused.stderr
     assert [path.name for path in local.home.iterdir()] == ["worker.pid"]
@@ -361,6 +332,7 @@ def test_what_is_not_given_is_as_the_server_that_runs_has_it(tmp_path: Path) -> 
         "from deployments.local import _api, _auth, _differences, _settings, _started; started = _started();"
         "settings = _settings(started); print(_differences(started, settings), _api(settings), _auth(settings))"
     )
-    with started(tmp_path, **OWN, **{PASSWORD: "me:secret"}) as local:
+    local = Local(tmp_path, **OWN, **{PASSWORD: "me:secret"})
+    with posing("server", local):
         told = local.python("-c", said, LISTEN="", PORT="", DB="", **{PASSWORD: ""})
     assert told.stdout == f"[] http://localhost:{local.env['PORT']}/api ('me', 'secret')\n"

@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 from tests import ROOT
 from tests.flows.conftest import SETTINGS
 from tests.flows.local_stack import Local
+from tests.http_server import Answering
 from tests.processes import alive, free_port, start_module, wait_until
 from tests.support import digests, small_values, steps_recorded, write_config
 from trainer.config.files import parse_yaml
@@ -36,14 +37,10 @@ class Receiver:
         self.told: list[dict[str, Any]] = []
         told = self.told
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(Answering):
             def do_POST(self) -> None:
                 told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                self.send_response(204)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
+                self.answer(204)
 
         self._server = HTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}/hook"

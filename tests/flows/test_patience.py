@@ -1,8 +1,6 @@
 """Tasks wait for temporary problems to pass, and crash after a time limit, so that they are rescheduled."""
 
 import socket
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from flows.work import status_of
 from tasks.patience import RetriesExhausted, patient
 from tests import ROOT
 from tests.flows.serving import serving
+from tests.http_server import Answering, http_server
 from tests.processes import free_port, wait_until
 from tests.s3 import S3Server
 from tests.support import small_job, small_values
@@ -123,20 +122,12 @@ def test_a_prefect_server_that_does_not_answer_is_told_in_one_message(capsys: py
 
 
 def test_a_prefect_server_that_wants_a_password_is_told_in_one_message(capsys: pytest.CaptureFixture[str]) -> None:
-    class Guarded(BaseHTTPRequestHandler):
+    class Guarded(Answering):
         def do_GET(self) -> None:
-            self.send_response(401, "Unauthorized")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.answer(401)
 
-        def log_message(self, *_: object) -> None:
-            """Nobody reads what was asked."""
-
-    with HTTPServer(("127.0.0.1", 0), Guarded) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{server.server_port}/api"}):
-            assert status_of(lambda: run(meeting, "it")) == EXIT_BAD_INPUT
-        server.shutdown()
+    with http_server(Guarded) as address, temporary_settings({PREFECT_API_URL: f"{address}/api"}):
+        assert status_of(lambda: run(meeting, "it")) == EXIT_BAD_INPUT
     assert (
         "refuses a command without its password (401): set PREFECT_API_AUTH_STRING=user:password"
         in capsys.readouterr().err

@@ -5,10 +5,9 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from http.server import HTTPServer, SimpleHTTPRequestHandler
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from scipy import stats
 from sklearn import metrics as sk
 
 from tests import ROOT
+from tests.http_server import Answering, http_server
 from tests.processes import wait_until
 from trainer.common.errors import ConfigError
 from trainer.evaluation.builtin_metrics import SEVERAL, TAGS, marks_entities, score_entities
@@ -553,11 +553,9 @@ def test_a_module_of_the_hub_is_fetched_from_there(tmp_path: Path, monkeypatch: 
         write_module(
             served / owner / name / f"{name}.py", f'{{"from": {len(owner)}.0, "is_mrpc": self.config_name == "mrpc"}}'
         )
-    quiet = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
-    with HTTPServer(("127.0.0.1", 0), partial(quiet, directory=str(tmp_path / "served"))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        here = f"http://127.0.0.1:{server.server_port}/spaces/{{path}}/{{name}}"
-        monkeypatch.setattr(evaluate.config, "HUB_EVALUATE_URL", here)
+    quiet = type("Quiet", (Answering, SimpleHTTPRequestHandler), {})
+    with http_server(partial(quiet, directory=str(tmp_path / "served"))) as address:
+        monkeypatch.setattr(evaluate.config, "HUB_EVALUATE_URL", f"{address}/spaces/{{path}}/{{name}}")
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         write_module(tmp_path / "accuracy" / "accuracy.py", "{}")
         monkeypatch.chdir(tmp_path)  # where the name of one is a folder too
@@ -568,7 +566,6 @@ def test_a_module_of_the_hub_is_fetched_from_there(tmp_path: Path, monkeypatch: 
         for name, (owner, is_mrpc) in expected.items():
             found = measure(load_metrics([name], "classification", 2), *labels(2))
             assert found == {"from": owner, "is_mrpc": is_mrpc}
-        server.shutdown()
 
 
 @pytest.mark.parametrize("name", ["hub:accuracy", "hub:glue/mrpc", "hub:someone/own"])
