@@ -23,6 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -210,6 +211,15 @@ def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
     while not condition():
         assert time.monotonic() < end, "what was waited for did not happen"
         time.sleep(0.002)
+
+
+@contextmanager
+def meanwhile(act: Callable[[], object]) -> Iterator[None]:
+    """Call a function in a thread during the block; raise its error after the block."""
+    with ThreadPoolExecutor(1) as pool:
+        acting = pool.submit(act)
+        yield
+        acting.result()
 
 
 def free_port() -> int:

@@ -102,6 +102,11 @@ def small_job(raw: Path, store: Path | str, **changes: Any) -> PipelineJob:
     return validate_job(PipelineJob, small_values(raw, store, **changes), "test")
 
 
+def data_values(values: dict[str, Any]) -> dict[str, Any]:
+    """The part of a job's values that prepares its data: a job of its own."""
+    return {key: values[key] for key in ("store", "name", "data")}
+
+
 def write_config(path: Path, values: dict[str, Any]) -> Path:
     """Write a job's values as a YAML file."""
     path.write_text(yaml.safe_dump(values), encoding="utf-8")

@@ -6,15 +6,14 @@ from typing import Any
 import pytest
 
 from tests.cluster.nodes import Nodes, run
-from tests.support import digests, small_values
+from tests.support import data_values, digests, small_values
 from tests.trainer.curating import reasons_of
 from trainer.common.errors import PipelineError
 from trainer.config.jobs import PrepareJob
 
 
 def job_of(raw: Path, store: Path, curation: dict[str, Any], **engine: Any) -> dict[str, Any]:
-    values = small_values(raw, store, data__curation=curation)
-    return {**{key: values[key] for key in ("store", "name", "data")}, **engine}
+    return {**data_values(small_values(raw, store, data__curation=curation)), **engine}
 
 
 def test_a_cluster_decides_as_this_machine_does(nodes: Nodes, raw: Path, tmp_path: Path) -> None:

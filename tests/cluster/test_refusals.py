@@ -17,7 +17,7 @@ import pytest
 from tests import ROOT
 from tests.cluster.nodes import OBJECT_STORE_BYTES, SETTINGS, Nodes, asked, environment, prepare, run, start
 from tests.processes import free_port, stages, wait_until
-from tests.support import small_values
+from tests.support import data_values, small_values
 from trainer import __version__
 from trainer.common.errors import ConfigError, DeviceError, StorageError
 from trainer.config.engines import RayEngine
@@ -221,8 +221,7 @@ def take_a_while(advance: Advance) -> None:
 def test_a_cluster_without_a_core(raw: Path, tmp_path: Path) -> None:
     cluster = Nodes(cores=0)
     try:
-        values = small_values(raw, tmp_path / "store")
-        job = {key: values[key] for key in ("store", "name", "data")} | {"engine": cluster.engine()}
+        job = data_values(small_values(raw, tmp_path / "store")) | {"engine": cluster.engine()}
         tokenizer, _ = run("tokenizer", {"job": job})
         with pytest.raises(DeviceError, match=r"the cluster has no core for tasks; it has .*: 0 cores, 0 GPUs"):
             run("tokenize", {"job": job, "corpus": "code", "tokenizer": tokenizer})

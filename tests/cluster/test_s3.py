@@ -8,7 +8,7 @@ import pytest
 
 from tests.cluster.nodes import Nodes, environment, prepare, run
 from tests.s3 import S3Server, s3_server
-from tests.support import final_bytes, small_values
+from tests.support import data_values, final_bytes, small_values
 from trainer.store.names import FINAL
 from trainer.store.storage import Store
 
@@ -35,8 +35,7 @@ def foreign() -> Iterator[Nodes]:
 
 def test_credentials_of_a_node_are_not_mixed_with_those_of_the_stage(foreign: Nodes, raw: Path, tmp_path: Path) -> None:
     with s3_server(tmp_path) as server:
-        values = small_values(raw, server.new_store())
-        job = {**{key: values[key] for key in ("store", "name", "data")}, "engine": foreign.engine()}
+        job = {**data_values(small_values(raw, server.new_store())), "engine": foreign.engine()}
         assert len(prepare(job)["shards"]) == 2
 
 

@@ -1,6 +1,7 @@
 """Fixtures of the flows' tests: a real Prefect server, and a finished pipeline on it."""
 
 import runpy
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from tasks.training import train
 from tests.headrace import headrace
 from tests.prefect_server import prefect_server
 from tests.processes import Ended, cores
-from tests.support import small_values
+from tests.support import small_values, write_config
 from trainer.config.files import validate_job
 from trainer.config.jobs import PipelineJob
 from trainer.records.results import Outcome
@@ -76,6 +77,12 @@ def quick_retries() -> Iterator[None]:
 
 
 @pytest.fixture
+def config(raw: Path, tmp_path: Path) -> Path:
+    """The file of the pipeline's job, with a store of the test's own."""
+    return write_config(tmp_path / "job.yaml", small_values(raw, tmp_path / "store", **SETTINGS))
+
+
+@pytest.fixture
 def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]:
     """Run `headrace WORDS`, or a module's command line as `flows.X WORDS`, in this process, without signal handling.
 
@@ -102,6 +109,13 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
 def pipeline_job(raw: Path, store: Path, **changes: Any) -> PipelineJob:
     return validate_job(PipelineJob, small_values(raw, store, **SETTINGS, **changes), "test")
+
+
+def copy_data(source: Path, store: Path) -> Path:
+    """A new store with another store's prepared data, and without its run."""
+    for name in ("tokenizers", "shards"):
+        shutil.copytree(source / name, store / name)
+    return store
 
 
 @pytest.fixture(scope="session")

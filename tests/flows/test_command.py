@@ -1,7 +1,6 @@
 """The command `headrace`: fast help, exit statuses, JSON, starters and schemas."""
 
 import json
-import os
 import re
 import shutil
 import signal
@@ -26,6 +25,7 @@ from flows.schemas import TITLE, as_text, file_name, schema_for, schema_of, sche
 from tests import ROOT
 from tests.flows.conftest import SETTINGS, Done
 from tests.headrace import headrace
+from tests.one_process import run_each
 from tests.processes import Ended, free_port, start_module
 from tests.stops import heeds
 from tests.support import only_run, small_values, write_config
@@ -44,34 +44,12 @@ COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
 
 HEAVY = ("prefect", "torch", "transformers", "datasets", "pandas", "httpx", "rich")
 
-EACH = """
-import json, sys
-from flows.command import main
-statuses = []
-for words in json.loads(sys.argv[1]):
-    try:
-        main(words)
-    except SystemExit as end:
-        statuses.append(end.code)
-print(json.dumps([statuses, sorted(sys.modules)]))
-"""
-"""Commands one after the other in one process; prints their statuses, and what was loaded for them."""
 
-
-@pytest.fixture
-def config(raw: Path, tmp_path: Path) -> Path:
-    return write_config(tmp_path / "job.yaml", small_values(raw, tmp_path / "store", **SETTINGS))
-
-
-def run_each(*commands: list[Any], **env: str) -> tuple[list[int], set[str], str, str]:
+def run_all(*commands: list[Any], **env: str) -> tuple[list[int], set[str], str, str]:
     """The statuses of some commands in a process without a server, what they loaded, and what they printed."""
-    words = json.dumps([[str(word) for word in command] for command in commands])
-    command = [sys.executable, "-c", EACH, words]
-    ended = subprocess.run(command, cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
-    *printed, told = ended.stdout.splitlines(keepends=True)
-    statuses, modules = json.loads(told)
-    return statuses, set(modules), "".join(printed), ended.stderr
+    ended, loaded = run_each(commands, **env)
+    statuses, printed, said = zip(*ended, strict=True)
+    return list(statuses), loaded, "".join(printed), "".join(said)
 
 
 def status_of(*words: Any) -> int:
@@ -105,7 +83,7 @@ def test_help_fits_one_screen_and_names_every_command(capsys: pytest.CaptureFixt
 
 
 def test_the_help_of_every_command_loads_no_heavy_library() -> None:
-    statuses, loaded, _, said = run_each(*([command, "--help"] for command in COMMANDS))
+    statuses, loaded, _, said = run_all(*([command, "--help"] for command in COMMANDS))
     assert statuses == [0] * len(COMMANDS), said
     assert not loaded & set(HEAVY)
 
@@ -136,7 +114,7 @@ def test_a_refused_configuration_loads_no_heavy_library(config: Path) -> None:
         ["finetune", config],
         ["explain", config, "training.max_steps=many"],
     ]
-    statuses, loaded, _, said = run_each(*commands)
+    statuses, loaded, _, said = run_all(*commands)
     assert statuses == [EXIT_BAD_INPUT] * len(commands)
     assert not loaded & set(HEAVY)
     assert said.count("ConfigError: ") == len(commands) and "Traceback" not in said
@@ -144,7 +122,7 @@ def test_a_refused_configuration_loads_no_heavy_library(config: Path) -> None:
 
 def test_a_job_without_a_file_is_refused_in_one_message_if_a_setting_is_missing() -> None:
     commands = [["promote", "store=s", "name=words"], ["rollback", "store=s", "name=words", "run=x"], ["run", "name=x"]]
-    statuses, loaded, _, said = run_each(*commands, ["evaluate", "store=s"], ["explain", "name=x"], ["promote"])
+    statuses, loaded, _, said = run_all(*commands, ["evaluate", "store=s"], ["explain", "name=x"], ["promote"])
     assert statuses == [EXIT_BAD_INPUT] * 6
     assert not loaded & set(HEAVY)
     where = "ConfigError: configuration on the command line: "
@@ -153,32 +131,30 @@ def test_a_job_without_a_file_is_refused_in_one_message_if_a_setting_is_missing(
 
 
 def test_a_dry_run_on_local_files_loads_no_prefect_and_gives_json(config: Path, tmp_path: Path) -> None:
-    statuses, loaded, printed, said = run_each(["prepare", config, "--dry-run"])
+    statuses, loaded, printed, said = run_all(["prepare", config, "--dry-run"])
     assert statuses == [0], said
     assert not loaded & {"prefect", "torch", "transformers"}
     assert re.search(r"code: \d+ files, [\d.]+ KiB\n", printed)
-    statuses, loaded, printed, said = run_each(["run", config, "--dry-run", "--json"])
+    statuses, loaded, printed, said = run_all(["run", config, "--dry-run", "--json"])
     assert statuses == [0], said
     assert "prefect" not in loaded
     found = json.loads(printed)
     assert (found["about_steps"], found["plan"]) == (SETTINGS["training__max_steps"], None)
 
 
-@pytest.mark.parametrize("module", [["flows.command", "train"], ["flows.train_model"]], ids=["headrace", "module"])
-def test_a_dry_run_of_training_alone_is_refused_without_prepared_data(
-    config: Path, tmp_path: Path, module: list[str]
-) -> None:
-    ended = start_module(tmp_path / "said", *module, config, "--dry-run").wait()
-    assert ended.status == EXIT_BAD_INPUT
-    assert "holds no shards of these corpora's current files; run prepare-data first" in ended.stderr
-    ended = start_module(tmp_path / "again", *module, config, "data.corpora.0.paths=[none.py]", "--dry-run").wait()
-    assert ended.status == EXIT_BAD_INPUT and "none.py" in ended.stderr, "what is wrong with the job comes first"
+def test_a_dry_run_of_training_alone_is_refused_without_prepared_data(config: Path) -> None:
+    (unprepared, wrong), _ = run_each(
+        [["train", config, "--dry-run"], ["train", config, "data.corpora.0.paths=[none.py]", "--dry-run"]]
+    )
+    assert unprepared.status == wrong.status == EXIT_BAD_INPUT
+    assert "holds no shards of these corpora's current files; run prepare-data first" in unprepared.stderr
+    assert "none.py" in wrong.stderr, "what is wrong with the job comes first"
 
 
 def test_a_dry_run_tells_that_files_are_missing_before_it_loads_torch(config: Path, tmp_path: Path) -> None:
     labelled = write_config(tmp_path / "labelled.yaml", finetune_values(tmp_path, tmp_path / "store", "any/model"))
     chats = write_config(tmp_path / "chat.yaml", chat_values(tmp_path, tmp_path / "store", "any/model"))
-    statuses, loaded, _, said = run_each(
+    statuses, loaded, _, said = run_all(
         ["run", config, "--dry-run", "data.corpora.0.paths=[nowhere/*.txt]"],
         *(["finetune", job, "--dry-run"] for job in (labelled, chats)),
         ["finetune", labelled, "--dry-run", "store=/proc/nowhere"],
@@ -206,7 +182,7 @@ def test_a_look_at_a_local_store_loads_no_prefect(config: Path, tmp_path: Path) 
     (tmp_path / "store").mkdir()
     commands = [[command, f"store={tmp_path / 'store'}"] for command in ("list", "gc")]
     commands += [[command, str(tmp_path / "store")] for command in ("pin", "leftovers")]
-    statuses, loaded, _, said = run_each(*commands, ["explain", config], HEADRACE_CREDENTIALS="aws-credentials/nobody")
+    statuses, loaded, _, said = run_all(*commands, ["explain", config], HEADRACE_CREDENTIALS="aws-credentials/nobody")
     assert statuses == [0] * 5, said
     assert "prefect" not in loaded
 
@@ -215,8 +191,6 @@ def test_a_command_line_that_is_wrong_is_bad_input(tmp_path: Path, capsys: pytes
     for words, says in {
         ("nothing",): "No such command 'nothing'",
         ("list",): "Missing argument 'STORE'",
-        ("list", str(tmp_path / "none")): f"there is no store at {tmp_path / 'none'}",
-        ("gc", str(tmp_path / "none")): f"there is no store at {tmp_path / 'none'}; check the path",
         ("compare", str(tmp_path), "one"): "give 2 to 26 runs",
         ("pin", str(tmp_path), "--remove"): "--remove needs a KEY",
         ("schema", "list"): "'list' reads no configuration",
@@ -257,7 +231,7 @@ def test_flows_are_known_by_the_names_of_their_modules() -> None:
 
 def test_a_file_of_the_other_kind_is_told_which_command_reads_it(config: Path, tmp_path: Path) -> None:
     labelled = write_config(tmp_path / "labelled.yaml", {"data": {"source": "csv", "train": ["a.csv"]}})
-    statuses, loaded, _, said = run_each(
+    statuses, loaded, _, said = run_all(
         ["finetune", config], ["run", labelled], ["prepare", labelled], ["run", labelled, "data.corpora=[]"]
     )
     assert statuses == [EXIT_BAD_INPUT] * 4 and not loaded & set(HEAVY)
@@ -275,7 +249,7 @@ def test_a_file_of_the_other_kind_is_told_which_command_reads_it(config: Path, t
 
 
 def test_an_address_is_told_as_it_was_given() -> None:
-    assert "configuration s3://b/x.yaml cannot be read" in run_each(["run", "s3://b/x.yaml"])[3]
+    assert "configuration s3://b/x.yaml cannot be read" in run_all(["run", "s3://b/x.yaml"])[3]
 
 
 def test_a_shell_completes_commands_and_leaves_settings_alone() -> None:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -13,18 +12,11 @@ from typing import Any
 import pytest
 
 from flows import FLOW_COMMANDS
-from flows.schemas import schema_of
 from tests.depth import once
-from tests.flows.conftest import SETTINGS, Done
+from tests.flows.conftest import Done, copy_data
 from tests.processes import Ended, alive, descendants, finish, stages, start_module, wait_until
-from tests.support import digests, final_bytes, only_run, small_values, steps_recorded, write_config
+from tests.support import digests, final_bytes, only_run, steps_recorded, write_config
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
-from trainer.config.files import explain
-
-
-@pytest.fixture
-def config(raw: Path, tmp_path: Path) -> Path:
-    return write_config(tmp_path / "job.yaml", small_values(raw, tmp_path / "store", **SETTINGS))
 
 
 def message_of(ended: Ended) -> str:
@@ -40,9 +32,6 @@ def message_of(ended: Ended) -> str:
 def test_the_module_of_a_flow_is_its_command(name: str, command: Callable[..., Ended]) -> None:
     module = FLOW_COMMANDS[name].flow.rpartition(".")[0]
     assert command(module, "--help") == command(name, "--help")
-    ended = command(module, "--all")
-    assert ended.status == 0 and f"Usage: headrace {name} [OPTIONS] " in ended.stdout
-    assert all(explain(schema) in ended.stdout for schema in schema_of(name).values())
 
 
 def test_a_dry_run_prints_the_plan_and_publishes_nothing(
@@ -55,14 +44,6 @@ def test_a_dry_run_prints_the_plan_and_publishes_nothing(
     assert "Windows and steps are estimates until the text is tokenized" in ended.stdout
     assert digests(tmp_path / "store") == {}
     assert [path.name for path in (tmp_path / "store").iterdir()] == [".staging"]
-
-
-def test_a_dry_run_starts_no_server(config: Path, tmp_path: Path) -> None:
-    env = {"PREFECT_API_URL": "", "PREFECT_HOME": str(tmp_path / "home")}
-    ended = start_module(tmp_path / "said", "flows.prepare_data", config, "--dry-run", env=env).wait()
-    assert ended.status == 0, ended.stderr
-    assert "server" not in ended.stdout + ended.stderr
-    assert not list((tmp_path / "home").glob("*.db"))
 
 
 @pytest.mark.parametrize("flow", once("evaluate_model", "promote", "rollback"))
@@ -78,12 +59,13 @@ def test_a_dry_run_on_a_store_that_is_not_there_says_so(
     assert message_of(ended) == f"StorageError: there is no store at {tmp_path / 'none'}; check the path"
 
 
-def test_a_dry_run_of_a_preparation_says_how_much_text_there_is(
-    config: Path, command: Callable[..., Ended], tmp_path: Path
+def test_a_dry_run_of_a_preparation_says_how_much_text_there_is_and_starts_no_server(
+    config: Path, command: Callable[..., Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("flows.work.start_loading", lambda: pytest.fail("it has begun"))
     ended = command("flows.prepare_data", config, "--dry-run")
     assert ended.status == 0, ended.stderr
-    assert re.search(r"code: \d+ files, [\d.]+ KiB", ended.stdout)
+    assert re.search(r"code: \d+ files, [\d.]+ KiB\n", ended.stdout)
     assert not (tmp_path / "store").exists()
 
 
@@ -95,9 +77,6 @@ def test_a_dry_run_of_a_preparation_says_how_much_text_there_is(
             "training.lerning_rate=1",
             "training.lerning_rate: unknown key; did you mean 'learning_rate'?",
         ),
-        ("prepare_data", "data.tokenizer.vocab=1", "data.tokenizer.vocab: unknown key; did you mean 'vocab_size'?"),
-        ("train_model", "training.max_steps", "'training.max_steps' is not key=value"),
-        ("data_to_model", "data.corpora.5.name=x", "'data.corpora.5.name=x' cannot be set"),
         ("data_to_model", "data.corpora.1.paths=[nowhere/*]", "corpus 'docs': no file matches 'nowhere/*'; check"),
         ("prepare_data", "data.corpora.0.paths=[/proc/self]", "'/proc/self' is a folder; list its files with"),
     ),
@@ -107,21 +86,6 @@ def test_a_bad_word_is_refused_before_a_server_is_asked(
 ) -> None:
     monkeypatch.setattr("flows.work.start_loading", lambda: pytest.fail("it has begun"))
     assert says in message_of(command(f"flows.{flow}", config, word))
-
-
-@pytest.mark.deep
-@pytest.mark.slow
-def test_bad_text_is_refused_with_one_message(
-    done: Done, config: Path, command: Callable[..., Ended], tmp_path: Path
-) -> None:
-    store = Path(shutil.copytree(done.store, tmp_path / "store"))
-    before = digests(store, "tokenizers", "shards", "runs")
-    message = message_of(command("flows.data_to_model", config, "data.corpora.1.text_field=body"))
-    said = r"RecordError: .*/docs\.jsonl: line \d+: no field 'body'; it has text; .*max_bad_records is 0: .*"
-    assert re.fullmatch(said, message)
-    after = digests(store, "tokenizers", "shards", "runs")
-    assert {name: after.get(name) for name in before} == before
-    assert digests(store, "runs").keys() == {name for name in before if name.startswith("runs/")}
 
 
 @pytest.mark.slow
@@ -138,9 +102,7 @@ def test_a_missing_checkpoint_is_refused(done: Done, command: Callable[..., Ende
 def test_a_pipeline_that_is_asked_to_stop_saves_leaves_no_process_and_continues_exactly(
     done: Done, config: Path, server: dict[str, str], tmp_path: Path, signum: signal.Signals, times: int, group: bool
 ) -> None:
-    store = tmp_path / "store"
-    for name in ("tokenizers", "shards"):
-        shutil.copytree(done.store / name, store / name)
+    store = copy_data(done.store, tmp_path / "store")
     running = start_module(tmp_path / "cancelled", "flows.train_model", config, "training.save_every=null", env=server)
     wait_until(lambda: steps_recorded(store) >= 3 or running.status() is not None)
     found = descendants(running.pid)

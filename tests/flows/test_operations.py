@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import tempfile
 import threading
@@ -15,11 +14,11 @@ from typing import Any
 import pytest
 
 from tests import ROOT
-from tests.flows.conftest import SETTINGS
+from tests.flows.conftest import SETTINGS, copy_data
 from tests.flows.local_stack import Local
 from tests.http_server import Answering
 from tests.processes import alive, free_port, start_module, wait_until
-from tests.support import digests, small_values, steps_recorded, write_config
+from tests.support import data_values, digests, small_values, steps_recorded, write_config
 from trainer.config.files import parse_yaml
 from trainer.registry.promotion import find_champion
 from trainer.store.storage import Store
@@ -190,9 +189,9 @@ def test_two_trainings_take_turns_and_a_cancel_gives_the_turn_on(
     stack: Operated, raw: Path, store: Path, tmp_path: Path
 ) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
-    first = stack.run("train-model/train", endless(raw, one_with_data(store, one), "one"))
+    first = stack.run("train-model/train", endless(raw, copy_data(store, one), "one"))
     wait_until(lambda: steps_recorded(one) > 5, PATIENCE)
-    config = write_config(tmp_path / "other.yaml", values(raw, one_with_data(store, other), "other"))
+    config = write_config(tmp_path / "other.yaml", values(raw, copy_data(store, other), "other"))
     env = {**stack.env, "PREFECT_API_URL": stack.address}
     ad_hoc = start_module(tmp_path / "said", "flows.train_model", config, env=env)
     wait_until(lambda: "waiting for a turn" in "".join(ad_hoc.output()), PATIENCE)
@@ -206,13 +205,6 @@ def test_two_trainings_take_turns_and_a_cancel_gives_the_turn_on(
     wait_until(lambda: ad_hoc.status() is not None, PATIENCE)
     assert ad_hoc.status() == 0, ad_hoc.output()
     assert (other / "runs/other/final/manifest.json").exists()
-
-
-def one_with_data(store: Path, copy: Path) -> Path:
-    """A store with another store's prepared data."""
-    for name in ("tokenizers", "shards"):
-        shutil.copytree(store / name, copy / name)
-    return copy
 
 
 def test_a_worker_that_is_killed_and_started_again_runs_what_comes_next(
@@ -246,7 +238,7 @@ def test_garbage_is_removed_and_all_that_is_reached_stays(stack: Operated, raw: 
 
     def prepare(vocab_size: int) -> dict[str, str]:
         before, job = artifacts(), values(raw, store, "unused", data__tokenizer__vocab_size=vocab_size)
-        stack.wait(stack.run("prepare-data/prepare", {name: job[name] for name in ("store", "name", "data")}))
+        stack.wait(stack.run("prepare-data/prepare", data_values(job)))
         return dict(artifacts().items() - before.items())
 
     reached = artifacts()

@@ -1,9 +1,7 @@
 """The parts of the pipeline as separate flows: prepare, train with kills, evaluate; bad input is not retried."""
 
 import os
-import shutil
 import signal
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +14,11 @@ from flows.evaluate_model import evaluate_model
 from flows.prepare_data import prepare_data
 from flows.train_model import train_model
 from tasks.stage import run_stage
-from tests.flows.conftest import Done, flow_run_of, pipeline_job
-from tests.flows.looking import artifacts, task_runs
-from tests.processes import cores, stages, wait_until
+from tests.flows.conftest import Done, copy_data, flow_run_of, pipeline_job
+from tests.flows.looking import task_runs
+from tests.processes import cores, meanwhile, stages, wait_until
 from tests.support import curve, digests, final_bytes, steps_recorded
-from trainer.common.errors import ArtifactError, ConfigError, CorpusError, PipelineError, RecordError
+from trainer.common.errors import ArtifactError, ConfigError, PipelineError, RecordError
 from trainer.config.files import override
 from trainer.config.jobs import EvaluateJob
 from trainer.kinds.pretraining.kind import evaluation_of
@@ -60,38 +58,20 @@ def test_training_needs_prepared_data(raw: Path, tmp_path: Path) -> None:
 
 @pytest.mark.deep
 def test_a_trainer_that_is_killed_goes_on_and_ends_with_the_same_bytes(done: Done, raw: Path, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    for name in ("tokenizers", "shards"):
-        shutil.copytree(done.store / name, store / name)
+    store = copy_data(done.store, tmp_path / "store")
 
     def kill() -> None:
         wait_until(lambda: steps_recorded(store) >= 13)
         (stage,) = stages(os.getpid())
         os.kill(stage, signal.SIGKILL)
 
-    killer = threading.Thread(target=kill)
-    killer.start()
-    with cores(1):
+    with meanwhile(kill), cores(1):
         state = train_model(pipeline_job(raw, store), return_state=True)
-    killer.join()
     assert state.name == "Completed"
     assert task_runs(flow_run_of(state), "train")["train"].run_count == 1, "it had advanced"
     assert final_bytes(store) == final_bytes(done.store)
     assert curve(store) == curve(done.store)
 
-
-@pytest.mark.deep
-def test_a_model_is_evaluated_by_itself(done: Done, tmp_path: Path) -> None:
-    store = Path(shutil.copytree(done.store, tmp_path / "store"))
-    outcome = done.state.result()
-    (store / outcome.run / "eval.json").unlink()
-    job = EvaluateJob(store=str(store), checkpoint=outcome.run.removeprefix("runs/"), evaluation=done.job.evaluation)
-    with cores(1):
-        state = evaluate_model(job, return_state=True)
-    assert state.name == "Completed"
-    assert state.result().groups == outcome.evaluation.groups
-    assert state.result().samples == outcome.evaluation.samples
-    assert [artifact.key for artifact in artifacts(flow_run_of(state)) if artifact.type == "table"] == ["evaluation"]
 
 
 @pytest.mark.deep
@@ -105,9 +85,7 @@ def test_the_dry_run_of_an_evaluation_refuses_windows_beyond_the_models_position
 def test_a_model_of_two_ranks_is_evaluated_on_two_with_the_figures_of_one(
     done: Done, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = tmp_path / "store"
-    for name in ("tokenizers", "shards"):
-        shutil.copytree(done.store / name, store / name)
+    store = copy_data(done.store, tmp_path / "store")
     asked: list[int] = []
 
     def noting(name: str, arguments: Any, show: Any, logger: Any, ranks: int = 1, *where: Any) -> dict[str, Any]:
@@ -133,24 +111,13 @@ def test_a_model_of_two_ranks_is_evaluated_on_two_with_the_figures_of_one(
     assert asked == [2, 1, 2] and both.groups == alone.groups
 
 
-@pytest.mark.parametrize(
-    ("content", "kind", "says", "task"),
-    [
-        (b"x = 1\n\xff\xfe\n", RecordError, "bad.py: byte 6 (0xff) is not valid UTF-8", "prepare-tokenizer"),
-        (None, CorpusError, "no file matches", "prepare-tokenizer"),
-    ],
-    ids=["invalid UTF-8", "missing file"],
-)
-def test_bad_input_is_not_tried_again(
-    raw: Path, tmp_path: Path, content: bytes | None, kind: type[PipelineError], says: str, task: str
-) -> None:
-    job = pipeline_job(raw, tmp_path / "store")
-    if content is not None:
-        (tmp_path / "bad.py").write_bytes(content)
+def test_bad_input_is_not_tried_again(raw: Path, tmp_path: Path) -> None:
+    job, task = pipeline_job(raw, tmp_path / "store"), "prepare-tokenizer"
+    (tmp_path / "bad.py").write_bytes(b"x = 1\n\xff\xfe\n")
     code = job.data.corpora[0].model_copy(update={"paths": [*job.data.corpora[0].paths, f"{tmp_path}/bad.py"]})
     data = job.data.model_copy(update={"corpora": [code, job.data.corpora[1]]})
-    message, state = refused(prepare_data, job.preparation().model_copy(update={"data": data}), kind)
-    assert says in message
+    message, state = refused(prepare_data, job.preparation().model_copy(update={"data": data}), RecordError)
+    assert "bad.py: byte 6 (0xff) is not valid UTF-8" in message
     runs = task_runs(flow_run_of(state), task)
     assert (runs[task].state_name, runs[task].run_count) == ("Failed", 1)
     assert task == list(runs)[-1], "nothing after it was begun"

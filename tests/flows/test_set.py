@@ -3,7 +3,6 @@
 import importlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,8 +18,7 @@ from prefect.utilities.schema_tools.validation import validate
 
 from flows.train_model import train_model
 from tests import ROOT
-from tests.depth import once
-from tests.flows.conftest import Done
+from tests.flows.conftest import Done, copy_data
 from tests.processes import cores
 from tests.support import only_run
 from trainer.common.errors import ConfigError
@@ -40,9 +38,7 @@ def flow_at(entrypoint: str) -> Flow[..., Any]:
 @pytest.fixture
 def deployment(done: Done, tmp_path: Path) -> Path:
     """The store of the deployment `train-model/set`, with prepared data and without a run."""
-    store = tmp_path / "store"
-    for name in ("tokenizers", "shards"):
-        shutil.copytree(done.store / name, store / name)
+    store = copy_data(done.store, tmp_path / "store")
     job = {**done.job.model_dump(mode="json", exclude_unset=True), "store": str(store)}
     train_model.to_deployment("set", parameters={"job": job}).apply()
     return store
@@ -86,17 +82,10 @@ def test_a_changed_value_is_trained_with(server: dict[str, str], deployment: Pat
     assert (trained["max_steps"], trained["evaluate_every"], trained["save_every"]) == (3, None, 1)
 
 
-@pytest.mark.parametrize(
-    ("word", "said"),
-    once(
-        ("training.learning_rate=-1", "training.learning_rate: expected more than 0, found -1"),
-        ("training.epochs=2", "training: give either epochs or max_steps"),
-        ("data.corpora.7.name=x", "the list data.corpora has 2 entries, numbered from 0; 7 is not one of them"),
-    ),
-)
 def test_a_bad_value_is_refused_by_its_path_before_anything_is_done(
-    deployment: Path, caplog: pytest.LogCaptureFixture, word: str, said: str
+    deployment: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    word, said = "training.learning_rate=-1", "training.learning_rate: expected more than 0, found -1"
     with get_client(sync_client=True) as client:
         found = client.read_deployment_by_name("train-model/set")
         made = client.create_flow_run_from_deployment(found.id, parameters={**found.parameters, "set": [word]})

@@ -13,14 +13,13 @@ from prefect.settings import Settings
 from flows.temporary_server import START_LOCK, TemporaryServer, seconds_to_start
 from tests.depth import once
 from tests.processes import Running, alive, children, command_line, descendants, start_module, wait_until
-from tests.support import small_values, write_config, write_corpora, write_traps
+from tests.support import data_values, small_values, write_config, write_corpora, write_traps
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
 
 
 def start_preparing(folder: Path, **given: str) -> Running:
     """`headrace prepare` in a process without a configured server, with a new database."""
-    values = small_values(write_corpora(folder / "raw"), folder / "store")
-    config = write_config(folder / "job.yaml", {key: values[key] for key in ("store", "name", "data")})
+    config = write_config(folder / "job.yaml", data_values(small_values(write_corpora(folder / "raw"), folder / "store")))
     env = {"PREFECT_HOME": str(folder / "prefect"), **given}
     return start_module(folder / "said", "flows.command", "prepare", config, env=env)
 

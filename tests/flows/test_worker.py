@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import shutil
 import signal
 import time
 from datetime import timedelta
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.flows.conftest import SETTINGS, Done
+from tests.flows.conftest import SETTINGS, Done, copy_data
 from tests.flows.serving import Serving, served, serving
 from tests.processes import alive, command_line, descendants, parent_of, stages, start_module, wait_until
 from tests.support import final_bytes, only_run, read_rows, small_values, steps_recorded, write_config
@@ -30,13 +29,6 @@ alone.
 """
 
 
-def prepared(done: Done, store: Path) -> Path:
-    """A store with prepared data and without a run."""
-    for name in ("tokenizers", "shards"):
-        shutil.copytree(done.store / name, store / name)
-    return store
-
-
 def flow_process(served: Serving) -> int:
     """The flow's process, after it has started the training process."""
     (trainer,) = stages(served.worker.pid)
@@ -52,7 +44,7 @@ def last_step(store: Path) -> int:
 def test_a_run_that_is_cancelled_leaves_a_checkpoint_no_process_and_no_temporary_file(
     served: Serving, done: Done, raw: Path, tmp_path: Path
 ) -> None:
-    store = prepared(done, tmp_path / "store")
+    store = copy_data(done.store, tmp_path / "store")
     changes: dict[str, Any] = {**SETTINGS, "training__save_every": None, "training__max_steps": 100_000}
     flow_run = served.run("train-model/train", small_values(raw, store, **changes))
     wait_until(lambda: steps_recorded(store) >= 3, PATIENCE)
@@ -72,7 +64,7 @@ def test_a_run_that_is_cancelled_leaves_a_checkpoint_no_process_and_no_temporary
 def test_a_flow_that_is_killed_leaves_no_orphan_and_the_watchdog_has_it_finished(
     served: Serving, done: Done, raw: Path, tmp_path: Path
 ) -> None:
-    store = prepared(done, tmp_path / "store")
+    store = copy_data(done.store, tmp_path / "store")
     flow_run = served.run("train-model/train", small_values(raw, store, **SETTINGS))
     wait_until(lambda: steps_recorded(store) >= 8, PATIENCE)
     flow, trainers = flow_process(served), stages(served.worker.pid)
@@ -94,7 +86,7 @@ def test_a_flow_that_is_killed_leaves_no_orphan_and_the_watchdog_has_it_finished
 def test_a_run_that_a_worker_took_and_never_started_is_started_again(
     served: Serving, done: Done, raw: Path, tmp_path: Path
 ) -> None:
-    store = prepared(done, tmp_path / "store")
+    store = copy_data(done.store, tmp_path / "store")
     flow_run = served.run("train-model/train", small_values(raw, store, **SETTINGS), after=timedelta(days=1))
     served.set_patience(NOT_STARTED, 10.0)  # instead of half an hour
     served.take(flow_run)
@@ -110,7 +102,7 @@ def test_a_run_that_a_worker_took_and_never_started_is_started_again(
 def test_training_goes_on_while_the_server_is_gone_and_its_end_is_told_when_it_is_back(
     seconds: int, served: Serving, done: Done, raw: Path, tmp_path: Path
 ) -> None:
-    store = prepared(done, tmp_path / "store")
+    store = copy_data(done.store, tmp_path / "store")
     values = small_values(raw, store, **{**SETTINGS, "training__max_steps": 60 * seconds, "training__save_every": 10})
     flow_run = served.run("train-model/train", values)
     wait_until(lambda: steps_recorded(store) >= 3, PATIENCE)
@@ -128,7 +120,7 @@ def test_training_goes_on_while_the_server_is_gone_and_its_end_is_told_when_it_i
 def test_a_server_that_stays_gone_ends_the_run_in_bounded_time_with_its_model_committed(
     done: Done, raw: Path, tmp_path: Path
 ) -> None:
-    store = prepared(done, tmp_path / "store")
+    store = copy_data(done.store, tmp_path / "store")
     config = write_config(tmp_path / "job.yaml", small_values(raw, store, **SETTINGS))
     with serving(tmp_path / "serving") as own:
         running = start_module(tmp_path / "said", "flows.train_model", config, env=own.env)
@@ -146,7 +138,7 @@ def test_a_server_that_stays_gone_ends_the_run_in_bounded_time_with_its_model_co
 def test_a_machine_that_is_gone_is_noticed_by_its_silence_and_another_continues(
     done: Done, raw: Path, tmp_path: Path
 ) -> None:
-    store = prepared(done, tmp_path / "store")
+    store = copy_data(done.store, tmp_path / "store")
     with serving(tmp_path / "serving", by_hand=True) as own:
         flow_run = own.run("train-model/train", small_values(raw, store, **{**SETTINGS, "training__max_steps": 400}))
         wait_until(lambda: steps_recorded(store) >= 8, PATIENCE)

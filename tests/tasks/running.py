@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from tasks.stage import run_stage
 from tests.processes import cores
+from tests.support import data_values
 from trainer.common.progress import Update
 
 log = logging.getLogger("stage")
@@ -32,7 +33,7 @@ def run(
 
 def prepare(values: dict[str, Any]) -> dict[str, Any]:
     """The data of a job, prepared in stages as in the flows."""
-    job = {key: values[key] for key in ("store", "name", "data")}
+    job = data_values(values)
     tokenizer = run("tokenizer", {"job": job})
     names = [corpus["name"] for corpus in values["data"]["corpora"]]
     shards = [run("tokenize", {"job": job, "corpus": name, "tokenizer": tokenizer}) for name in names]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.depth import once
 from tests.processes import Running, alive, command_line, descendants, name_of, start_module, wait_until
-from tests.support import small_values
+from tests.support import data_values, small_values
 from tests.tasks.running import Prepared, run
 
 
@@ -71,7 +71,7 @@ def test_tokenization_workers_end_with_the_process_that_waits_for_them(raw: Path
     shards = {"num_shards": 4, "piece_bytes": 2**20}
     values = small_values(raw, tmp_path / "store", data__corpora=corpora, data__workers=2, data__shards=shards)
     values["data"]["tokenizer"] |= {"engine": "tokenizers", "sample_bytes": 10_000}
-    job = {key: values[key] for key in ("store", "name", "data")}
+    job = data_values(values)
     tokenizer = run("tokenizer", {"job": job})
     parent = start_parent("tokenize", {"job": job, "corpus": "large", "tokenizer": tokenizer}, tmp_path, count=2)
     staged = tmp_path / "store" / ".staging"

@@ -3,7 +3,6 @@
 import logging
 import os
 import signal
-import threading
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 
 import tasks.stage
 from tasks.stage import StageCrashed
-from tests.processes import command_line, descendants, stages, wait_until
-from tests.support import digests, records, small_values
+from tests.processes import command_line, descendants, meanwhile, stages, wait_until
+from tests.support import data_values, digests, records, small_values
 from tests.tasks.running import Prepared, prepare, run
 from trainer.common.errors import EXIT_PREEMPTED, CorpusError, PipelineError, Preempted, RecordError, StorageError
 from trainer.common.progress import Update
@@ -23,6 +22,10 @@ from trainer.store.manifest import ArtifactRef
 
 def the_stage() -> int:
     return stages(os.getpid())[0]  # the launcher, before its ranks
+
+
+def second_of(ranks: list[int]) -> int:
+    return next(pid for pid in ranks if "LOCAL_RANK=1" in Path(f"/proc/{pid}/environ").read_text())
 
 
 def test_the_stages_of_the_pipeline_can_be_named() -> None:
@@ -51,7 +54,7 @@ def test_a_stages_log_lines_and_progress_are_passed_on(
 ) -> None:
     values = small_values(raw, tmp_path / "store", data__tokenizer={"vocab_size": 384, "engine": "gigatoken"})
     updates: list[Update] = []
-    job = {key: values[key] for key in ("store", "name", "data")}
+    job = data_values(values)
     tokenizer = run("tokenizer", {"job": job}, show=updates.append)
     assert updates[-1].title == "tokenizer"
     assert updates[-1].finished
@@ -69,8 +72,7 @@ def test_a_stages_log_lines_and_progress_are_passed_on(
 
 
 def test_bad_input_is_raised_as_the_stages_own_error(raw: Path, tmp_path: Path) -> None:
-    values = small_values(raw, tmp_path / "store")
-    job = {key: values[key] for key in ("store", "name", "data")}
+    job = data_values(small_values(raw, tmp_path / "store"))
     job["data"]["corpora"][0]["paths"] = ["/nowhere/x"]
     with pytest.raises(CorpusError, match=r"^corpus 'code': no file matches '/nowhere/x'") as caught:
         run("tokenizer", {"job": job})
@@ -79,8 +81,7 @@ def test_bad_input_is_raised_as_the_stages_own_error(raw: Path, tmp_path: Path) 
 
 def test_an_error_in_a_worker_of_a_stage_is_raised_as_it_is(raw: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_bytes(b"a = b\n" * 2**18 + b"\xff\n")  # behind what is looked at before work starts
-    values = small_values(raw, tmp_path / "store")
-    job = {key: values[key] for key in ("store", "name", "data")}
+    job = data_values(small_values(raw, tmp_path / "store"))
     tokenizer = run("tokenizer", {"job": job})
     job["data"]["corpora"][0]["paths"].append(str(tmp_path / "bad.py"))
     with pytest.raises(RecordError, match=r"bad.py: byte 1572864 \(0xff\) is not valid UTF-8"):
@@ -103,18 +104,14 @@ def test_an_error_that_is_nobodys_fault_is_a_crash_with_its_trace(tmp_path: Path
 
 
 def test_a_stage_that_is_killed_is_a_crash(raw: Path, tmp_path: Path) -> None:
-    values = small_values(raw, tmp_path / "store")
-    job = {key: values[key] for key in ("store", "name", "data")}
+    job = data_values(small_values(raw, tmp_path / "store"))
 
     def kill() -> None:
         wait_until(lambda: bool(stages(os.getpid())))
         os.kill(the_stage(), signal.SIGKILL)
 
-    killer = threading.Thread(target=kill)
-    killer.start()
-    with pytest.raises(StageCrashed, match="stage tokenizer was killed by signal 9: no error was reported"):
+    with meanwhile(kill), pytest.raises(StageCrashed, match="stage tokenizer was killed by signal 9: no error was reported"):
         run("tokenizer", {"job": job})
-    killer.join()
 
 
 def test_an_error_counts_for_more_than_that_other_ranks_were_asked_to_stop() -> None:
@@ -153,11 +150,12 @@ def test_ranks_that_are_asked_to_stop_save_and_say_so(prepared: Prepared, caplog
         for pid in [stage, *descendants(stage)]:
             os.kill(pid, signal.SIGTERM)
 
-    stopper = threading.Thread(target=stop)
-    stopper.start()
-    with caplog.at_level(logging.INFO, logger="stage"), pytest.raises(Preempted, match="run this again to continue"):
+    with (
+        meanwhile(stop),
+        caplog.at_level(logging.INFO, logger="stage"),
+        pytest.raises(Preempted, match="run this again to continue"),
+    ):
         run("train", {"job": job, "data": data}, 2)
-    stopper.join()
     newest = max(path.name for path in (folder / "checkpoints").iterdir())
     step = records(Path(values["store"]), "train", "runs/stopped")[-1]["step"]
     assert newest == f"step-{step:08d}", "saved where it stopped"
@@ -175,14 +173,10 @@ def test_a_rank_that_is_killed_takes_the_others_with_it_and_is_a_crash(prepared:
     def kill() -> None:
         wait_until(lambda: (Path(values["store"]) / "runs" / "killed" / "metrics.jsonl").exists())
         found.extend(descendants(the_stage()))
-        rank = next(pid for pid in found if "LOCAL_RANK=1" in Path(f"/proc/{pid}/environ").read_text())
-        os.kill(rank, signal.SIGKILL)
+        os.kill(second_of(found), signal.SIGKILL)
 
-    killer = threading.Thread(target=kill)
-    killer.start()
-    with pytest.raises(StageCrashed, match=r"stage train (was killed by signal 9|exited with status 1)"):
+    with meanwhile(kill), pytest.raises(StageCrashed, match=r"stage train (was killed by signal 9|exited with status 1)"):
         run("train", {"job": job, "data": data}, 2)
-    killer.join()
     assert len(found) >= 2
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in found))
 
@@ -196,13 +190,10 @@ def test_a_rank_that_is_killed_before_the_ranks_have_met_is_named(prepared: Prep
     def kill() -> None:
         wait_until(lambda: sum(command in command_line(pid) for pid in descendants(os.getpid())) == 2)
         ranks = [pid for pid in descendants(os.getpid()) if command in command_line(pid)]
-        os.kill(next(p for p in ranks if "LOCAL_RANK=1" in Path(f"/proc/{p}/environ").read_text()), signal.SIGKILL)
+        os.kill(second_of(ranks), signal.SIGKILL)
 
-    killer = threading.Thread(target=kill)
-    killer.start()
-    with pytest.raises(StageCrashed, match="killed by signal 9: RankLost: rank 1 of 2 was killed by signal 9"):
+    with meanwhile(kill), pytest.raises(StageCrashed, match="killed by signal 9: RankLost: rank 1 of 2 was killed by signal 9"):
         run("train", {"job": {**values, "run": "early"}, "data": data}, 2)
-    killer.join()
 
 
 @pytest.mark.long
@@ -214,14 +205,10 @@ def test_a_rank_that_is_suspended_is_told_by_the_others(prepared: Prepared) -> N
 
     def suspend() -> None:
         wait_until(lambda: (Path(values["store"]) / "runs" / "suspended" / "metrics.jsonl").exists())
-        ranks = descendants(the_stage())
-        os.kill(next(p for p in ranks if "LOCAL_RANK=1" in Path(f"/proc/{p}/environ").read_text()), signal.SIGSTOP)
+        os.kill(second_of(descendants(the_stage())), signal.SIGSTOP)
 
-    suspender = threading.Thread(target=suspend)
-    suspender.start()
-    with pytest.raises(StageCrashed, match=r"RankLost: rank 1 of 2 \(.*\) is lost: .*, or it is suspended"):
+    with meanwhile(suspend), pytest.raises(StageCrashed, match=r"RankLost: rank 1 of 2 \(.*\) is lost: .*, or it is suspended"):
         run("train", {"job": job, "data": data}, 2)
-    suspender.join()
 
 
 @pytest.mark.deep

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 import warnings
 from pathlib import Path
@@ -19,8 +18,8 @@ import pytest
 import tasks.stage
 from tasks.stage import StageCrashed, Worker, load_early, run_stage
 from tests import ROOT
-from tests.processes import alive, children, command_line, cores, stages, wait_until
-from tests.support import write_traps
+from tests.processes import alive, children, command_line, cores, meanwhile, stages, wait_until
+from tests.support import data_values, write_traps
 from tests.tasks.running import Prepared, ignore, log
 from trainer.common.errors import EXIT_CRASHED, EXIT_PREEMPTED, Preempted
 from trainer.common.stopping import signal_handlers, stop_requested
@@ -42,7 +41,7 @@ def idle() -> list[int]:
 
 def reuse(prepared: Prepared) -> int:
     """Run a stage that finds its work finished; return its process."""
-    run("tokenizer", {"job": {key: prepared.values[key] for key in ("store", "name", "data")}})
+    run("tokenizer", {"job": data_values(prepared.values)})
     return idle()[-1]
 
 
@@ -196,13 +195,11 @@ def test_no_worker_waits_beside_one_of_several_ranks(prepared: Prepared) -> None
 def test_stages_that_run_at_the_same_time_have_a_worker_each(prepared: Prepared) -> None:
     worker = reuse(prepared)
     os.kill(worker, signal.SIGSTOP)
-    first = threading.Thread(target=reuse, args=(prepared,))
-    first.start()
-    wait_until(lambda: worker not in idle())
-    second = reuse(prepared)
-    assert second != worker
-    os.kill(worker, signal.SIGCONT)
-    first.join()
+    with meanwhile(lambda: reuse(prepared)):
+        wait_until(lambda: worker not in idle())
+        second = reuse(prepared)
+        assert second != worker
+        os.kill(worker, signal.SIGCONT)
     assert idle() == [worker], "one is enough to wait"
     assert not alive(second)
 
@@ -276,11 +273,8 @@ def test_a_stop_does_not_wait_for_the_libraries(monkeypatch: pytest.MonkeyPatch)
         wait_until(serving)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    stopper = threading.Thread(target=stop)
-    with pytest.raises(Preempted), signal_handlers():
-        stopper.start()
+    with pytest.raises(Preempted), signal_handlers(), meanwhile(stop):
         run("train", REFUSED)
-    stopper.join()
     wait_until(lambda: not serving())
 
 
