@@ -138,6 +138,11 @@ def content(folder: Path, endings: tuple[str, ...] = (".bin", ".idx", ".sums", "
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.suffix in endings}
 
 
+def processes(name: str) -> list[psutil.Process]:
+    """The processes of this machine with a name that begins so."""
+    return [each for each in psutil.process_iter(["name"]) if each.info["name"].startswith(name)]
+
+
 @contextmanager
 def environment(**settings: str) -> Iterator[None]:
     """Set environment variables during the block."""

@@ -27,6 +27,8 @@ from trainer.engines.ray_cluster import joined, node_name
 from trainer.engines.ray_tasks import ray_tasks
 from trainer.store.storage import Store
 
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount what another machine would have")
+
 
 def refused(raw: Path, store: Path | str, engine: dict[str, Any], **changes: Any) -> str:
     """The preflight's output for a job on a cluster."""
@@ -44,12 +46,6 @@ def test_an_address_where_no_cluster_is(raw: Path, tmp_path: Path) -> None:
     assert time.monotonic() - begun < 30
 
 
-def test_no_cluster_on_this_machine(raw: Path, tmp_path: Path) -> None:
-    assert "no Ray cluster runs on this machine; start one (`ray start --head`)" in refused(
-        raw, tmp_path, {"address": "auto"}
-    )
-
-
 def test_a_cluster_of_this_machine_that_has_ended_is_not_waited_for(raw: Path, tmp_path: Path) -> None:
     port = free_port()
     (tmp_path / "ray").mkdir()
@@ -61,21 +57,24 @@ def test_a_cluster_of_this_machine_that_has_ended_is_not_waited_for(raw: Path, t
     assert time.monotonic() - begun < 30
 
 
-def test_an_address_for_clients_in_the_environment(raw: Path, tmp_path: Path) -> None:
-    with environment(RAY_ADDRESS="ray://127.0.0.1:10001"):
-        assert "ConfigError: RAY_ADDRESS is 'ray://127.0.0.1:10001'" in refused(raw, tmp_path, {"address": "auto"})
-
-
-def test_the_address_of_a_dashboard_in_the_environment(raw: Path, tmp_path: Path) -> None:
-    with environment(RAY_ADDRESS="http://127.0.0.1:8265"):
-        assert refused(raw, tmp_path, {"address": "auto"}).startswith(
-            "ConfigError: RAY_ADDRESS is 'http://127.0.0.1:8265'; expected HOST:PORT of the cluster's head, or auto"
-        )
-
-
-def test_an_empty_address_in_the_environment_counts_as_none(raw: Path, tmp_path: Path) -> None:
-    with environment(RAY_ADDRESS=""):
-        assert "no Ray cluster runs on this machine" in refused(raw, tmp_path, {"address": "auto"})
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, "no Ray cluster runs on this machine; start one (`ray start --head`)"),
+        ({"RAY_ADDRESS": ""}, "no Ray cluster runs on this machine; start one (`ray start --head`)"),
+        ({"RAY_ADDRESS": "ray://127.0.0.1:10001"}, "ConfigError: RAY_ADDRESS is 'ray://127.0.0.1:10001'"),
+        (
+            {"RAY_ADDRESS": "http://127.0.0.1:8265"},
+            "ConfigError: RAY_ADDRESS is 'http://127.0.0.1:8265'; expected HOST:PORT of the cluster's head, or auto",
+        ),
+    ],
+    ids=["none", "empty", "for clients", "of a dashboard"],
+)
+def test_an_address_in_the_environment_where_no_head_is(
+    given: dict[str, str], says: str, raw: Path, tmp_path: Path
+) -> None:
+    with environment(**given):
+        assert says in refused(raw, tmp_path, {"address": "auto"})
 
 
 def test_a_server_that_is_not_the_head_of_a_cluster(nodes: Nodes, raw: Path, tmp_path: Path) -> None:
@@ -137,7 +136,7 @@ def joining_machine(cluster: Nodes, mount: str) -> Iterator[None]:
         node.wait()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount what another machine would have")
+@AS_ROOT
 def test_a_store_that_another_node_does_not_see(doomed: Nodes, raw: Path, tmp_path: Path) -> None:
     hidden = tmp_path / "hidden"
     hidden.mkdir()
@@ -147,7 +146,7 @@ def test_a_store_that_another_node_does_not_see(doomed: Nodes, raw: Path, tmp_pa
     assert "cannot see .staging/shared-" in told
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount what another machine would have")
+@AS_ROOT
 def test_nodes_with_another_version(doomed: Nodes, raw: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.py"
     other.write_text('__version__ = "0.0.7"\n')
@@ -160,7 +159,7 @@ def test_nodes_with_another_version(doomed: Nodes, raw: Path, tmp_path: Path) ->
     )
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount what another machine would have")
+@AS_ROOT
 def test_nodes_with_another_version_of_a_library(doomed: Nodes, raw: Path, tmp_path: Path) -> None:
     described = next(path for path in files("tokenizers") or [] if path.name == "METADATA").locate()
     text, own = Path(described).read_text(encoding="utf-8"), version("tokenizers")
@@ -170,7 +169,7 @@ def test_nodes_with_another_version_of_a_library(doomed: Nodes, raw: Path, tmp_p
     assert f"has tokenizers 0.0.9; the stage's machine has tokenizers {own}; install the same" in told
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount what another machine would have")
+@AS_ROOT
 def test_a_node_that_joins_later_and_does_not_see_the_store(doomed: Nodes, tmp_path: Path) -> None:
     hidden = tmp_path / "hidden"
     hidden.mkdir()
@@ -186,7 +185,7 @@ def test_a_node_that_joins_later_and_does_not_see_the_store(doomed: Nodes, tmp_p
                 each.result()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount what another machine would have")
+@AS_ROOT
 def test_ranks_do_not_run_on_a_node_that_joins_later_with_another_version(
     doomed: Nodes, raw: Path, tmp_path: Path
 ) -> None:

@@ -8,12 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-from tests.cluster.nodes import Nodes, content, prepare, run, start
+from tests.cluster.nodes import Nodes, content, prepare, processes, run, start
 from tests.processes import alive, stages, wait_until
-from tests.support import small_values
 from tests.trainer.preparing import leftovers
 from trainer.common.errors import DeviceError, RecordError
 from trainer.common.transient import is_transient
@@ -60,14 +58,6 @@ def finished(store: Path) -> int:
     return len(list(store.glob("shards/*/shard-*.json")))
 
 
-def test_shards_made_by_a_cluster_are_those_made_here(nodes: Nodes, raw: Path, tmp_path: Path) -> None:
-    here, there = tmp_path / "here", tmp_path / "there"
-    made = prepare(small_values(raw, here))
-    assert prepare({**small_values(raw, there), "engine": nodes.engine()}) == made
-    assert content(there) == content(here) != {}
-    assert leftovers(there) == []
-
-
 def test_what_a_cluster_has_done_is_shown_as_raw_bytes(
     nodes: Nodes, local: Path, library: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -77,6 +67,7 @@ def test_what_a_cluster_has_done_is_shown_as_raw_bytes(
     between = [update.done for update in updates if 0 < update.done < updates[-1].total]
     assert len(between) > 1 and between == sorted(between)
     assert content(tmp_path) == content(local)
+    assert leftovers(tmp_path) == []
 
 
 def test_a_lost_nodes_shards_are_built_on_another(
@@ -131,7 +122,7 @@ def test_a_stage_ends_where_what_its_tasks_report_to_is_lost(nodes: Nodes, tmp_p
         pytest.raises(DeviceError, match="the cluster's process that tasks and ranks report to was lost: ") as raised,
         ray_tasks(RayEngine(**nodes.engine()), Store(str(tmp_path))) as tasks,
     ):
-        (actor,) = (each for each in psutil.process_iter(["name"]) if each.info["name"] == "ray::ProgressActor")
+        (actor,) = processes("ray::ProgressActor")
         actor.kill()
         wait_until(lambda: bool(tasks.done))
     assert raised.value.transient

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-from tests.cluster.nodes import Nodes, content, prepare, run, start
+from tests.cluster.nodes import Nodes, content, prepare, processes, run, start
 from tests.processes import stages, wait_until
 from tests.support import NO_DROPOUT, SMALL_MODEL, curve, records, small_values, steps_recorded
 from trainer.common.errors import RunError
@@ -194,13 +193,11 @@ def test_a_stage_ends_with_its_ranks_where_what_they_report_to_is_lost(
         tmp_path / "asked", "train", training(raw, own, nodes.engine(), training__max_steps=4000), 2, nodes.engine()
     )
     wait_until(lambda: running.status() is not None or _steps(own) > 20)
-    (actor,) = (each for each in psutil.process_iter(["name"]) if each.info["name"] == "ray::ProgressActor")
+    (actor,) = processes("ray::ProgressActor")
     actor.kill()
     ended = running.wait(60.0)
     assert "DeviceError: the cluster's process that tasks and ranks report to was lost: " in ended.stderr, ended
-    wait_until(
-        lambda: not [each for each in psutil.process_iter(["name"]) if each.info["name"].startswith("ray::RayTrainWo")]
-    )
+    wait_until(lambda: not processes("ray::RayTrainWo"))
 
 
 def test_a_lost_head_ends_the_stage_and_its_ranks(doomed: Nodes, raw: Path, own: Path, tmp_path: Path) -> None:
@@ -210,9 +207,7 @@ def test_a_lost_head_ends_the_stage_and_its_ranks(doomed: Nodes, raw: Path, own:
     doomed.kill_head()
     ended = running.wait(HEAD_SECONDS + 30.0)
     assert f"DeviceError: the head of the Ray cluster at {doomed.address} no longer answers (" in ended.stderr, ended
-    wait_until(
-        lambda: not [each for each in psutil.process_iter(["name"]) if each.info["name"].startswith("ray::RayTrainWo")]
-    )
+    wait_until(lambda: not processes("ray::RayTrainWo"))
 
 
 def test_a_sharded_model_trains_as_on_local_ranks(nodes: Nodes, raw: Path, tmp_path: Path) -> None:
