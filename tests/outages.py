@@ -22,8 +22,8 @@ from tests.flows.serving import Serving
 from tests.processes import Running, start_module
 from tests.proof import tell
 from tests.s3 import s3_server
-from tests.soak import RUN, outcome
-from tests.stops import STAGES
+from tests.soak import RUN, differing, outcome
+from tests.stops import STAGES, time_stages
 from tests.support import small_values, write_config, write_corpora
 from trainer.common.errors import EXIT_PREEMPTED, StorageError
 from trainer.store.storage import Store
@@ -54,12 +54,8 @@ class Outages:
         self.failures: list[str] = []
         self.slowest = 0.0
         store = Store(self._new())
-        running, begun, looked = self._start(store), time.monotonic(), time.monotonic()
-        self.lengths = dict.fromkeys(["start and tokenizer", *STAGES.values()], 0.0)
-        while running.status() is None:
-            time.sleep(0.1)
-            self.lengths[stage_of(store)] += time.monotonic() - looked
-            looked = time.monotonic()
+        running, begun = self._start(store), time.monotonic()
+        self.lengths = time_stages(running, lambda: stage_of(store), 0.1)
         self.length = time.monotonic() - begun
         if (ended := running.wait()).status != 0:
             raise RuntimeError(ended.stderr)
@@ -88,8 +84,7 @@ class Outages:
         told = f"{back - gone:.0f} s in {stage}: {ended.status}"
         told += f", started again {again} times" if again else ""
         print(f"  {told}, {time.monotonic() - back:.0f} s after it, {longer:.0f} s longer than without", flush=True)
-        found = self._outcome(store) if ended.status == 0 else {}
-        wrong = sorted(name for name in {*found, *self._expected} if found.get(name) != self._expected.get(name))
+        wrong = differing(self._outcome(store) if ended.status == 0 else {}, self._expected)
         staged = [file.key for file in store.walk() if file.key.startswith(".staging/")]
         if wrong or staged:
             self.failures.append(f"{told}: differs in {', '.join(wrong[:5])}; left over: {', '.join(staged)}")

@@ -25,7 +25,7 @@ from typing import Any
 from tests.processes import Running, start_warm
 from tests.proof import tell
 from tests.s3 import S3Server, s3_server
-from tests.soak import outcome
+from tests.soak import differing, outcome
 from tests.stops import send
 from tests.support import small_values, with_changes, write_config, write_corpora
 from tests.trainer.chats import chat_model, chat_values, write_chats
@@ -216,7 +216,7 @@ class Trial:
 
     def _compare(self) -> Iterator[str]:
         expected, found = _outcome(self._clean.store), _outcome(self._killed.store)
-        if wrong := sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)):
+        if wrong := differing(found, expected):
             yield f"after {self.kills} kills, these differ: {', '.join(wrong)}"
         yield from (f"left behind: {file.key}" for file in Store(self._killed.store).walk(".staging"))
         for stage in explain_job(self._killed):

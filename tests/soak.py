@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,8 +99,7 @@ class Soak:
             whole = False
         if whole:  # the duration changes with other work on the machine
             self.length = time.monotonic() - began
-        found = outcome(store)
-        wrong = sorted(name for name in {*found, *self._expected} if found.get(name) != self._expected.get(name))
+        wrong = differing(outcome(store), self._expected)
         now.mismatches += bool(wrong)
         now.leftovers += len(list(store.glob(".staging/*")))
         now.finished += 1
@@ -146,6 +146,11 @@ def outcome(url: str | Path) -> dict[str, Any]:
         folder = Path(url) if store.local is not None else _copied(store, Path(name))
         contents = published(folder, store.url)
         return {**contents, "curve": curve(folder), "held-out losses": held_out_losses(folder)}
+
+
+def differing(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
+    """The names of what differs between two outcomes."""
+    return sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
 
 
 def _copied(store: Store, folder: Path) -> Path:

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from tests import ROOT
 from tests.flows.serving import Serving
 from tests.processes import Running, alive, descendants, start_warm
 from tests.proof import tell
-from tests.soak import RUN, outcome
+from tests.soak import RUN, differing, outcome
 from tests.support import small_values, write_config, write_corpora
 from trainer.common.errors import EXIT_PREEMPTED
 from trainer.common.stopping import SIGNALS
@@ -68,14 +68,9 @@ class Stops:
         self.failures: list[str] = []
         self.stopped: Counter[str] = Counter()
         self.slowest = 0.0
-        self.lengths = dict.fromkeys(["start and tokenizer", *STAGES.values()], 0.0)
         if (ended := self._start(folder / "clean").wait(600.0)).status != 0:
             raise RuntimeError(ended.stderr)
-        running, looked = self._start(folder / "timed"), time.monotonic()
-        while running.status() is None:
-            time.sleep(0.02)
-            self.lengths[stage_of(folder / "timed")] += time.monotonic() - looked
-            looked = time.monotonic()
+        self.lengths = time_stages(self._start(folder / "timed"), lambda: stage_of(folder / "timed"), 0.02)
         self._expected = outcome(folder / "clean")
 
     def run(self, stops: int) -> int:
@@ -87,9 +82,7 @@ class Stops:
         ended = self._start(store).end_within(600.0)
         if ended.status != 0:
             self._fail(f"ended with {ended.status} when it was left to finish", ended.stderr)
-        elif outcome(store) != self._expected:
-            found = outcome(store)
-            wrong = sorted(name for name in {*found, *self._expected} if found.get(name) != self._expected.get(name))
+        elif wrong := differing(outcome(store), self._expected):
             self._fail(f"differs in {', '.join(wrong)}", ended.stderr)
         return done
 
@@ -171,6 +164,16 @@ def stage_of(store: Path) -> str:
     """The present stage in a store."""
     found = [stage for pattern, stage in STAGES.items() if any(store.glob(pattern))]
     return found[-1] if found else "start and tokenizer"
+
+
+def time_stages(running: Running, stage: Callable[[], str], every: float) -> dict[str, float]:
+    """The seconds for which an undisturbed run is in each stage; looks at intervals of so many seconds."""
+    lengths, looked = dict.fromkeys(["start and tokenizer", *STAGES.values()], 0.0), time.monotonic()
+    while running.status() is None:
+        time.sleep(every)
+        lengths[stage()] += time.monotonic() - looked
+        looked = time.monotonic()
+    return lengths
 
 
 def main(kinds: Sequence[str], stops: int = 200, seed: int = 0) -> int:

@@ -40,6 +40,11 @@ def task_runs(flow_run: UUID, last: str) -> dict[str, TaskRun]:
     return _known_task_runs(flow_run)
 
 
+def task_states(flow_run: UUID, last: str) -> dict[str, str | None]:
+    """The names of the states that these ended in."""
+    return {name: run.state_name for name, run in task_runs(flow_run, last).items()}
+
+
 def _known_task_runs(flow_run: UUID) -> dict[str, TaskRun]:
     with get_client(sync_client=True) as client:
         runs = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run])))

@@ -9,7 +9,7 @@ import pytest
 
 from flows.finetune import finetune
 from tests.flows.conftest import flow_run_of
-from tests.flows.looking import artifacts, latest_run, task_runs
+from tests.flows.looking import artifacts, latest_run, task_runs, task_states
 from tests.processes import Ended, cores
 from tests.support import lasting_digests, write_config
 from tests.trainer.chats import chat_job, chat_values
@@ -38,7 +38,7 @@ def test_it_is_tuned_shown_and_found_done_the_second_time(
     ended = command("finetune", config)
     assert ended.status == 0, ended.stderr
     assert lasting_digests(tmp_path / "store") == before
-    states = {name: run.state_name for name, run in task_runs(latest_run("finetune"), "judge").items()}
+    states = task_states(latest_run("finetune"), "judge")
     assert [states[name] for name in ("encode", "train", "evaluate", "report")] == ["Reused"] * 4
     assert "validation loss" in ended.stdout and "### " not in ended.stdout and "Which parameters" in ended.stdout
 

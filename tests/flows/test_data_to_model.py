@@ -9,7 +9,7 @@ from prefect.client.orchestration import get_client
 from transformers import AutoModelForCausalLM
 
 from tests.flows.conftest import Done
-from tests.flows.looking import artifacts, latest_run, stamps, task_runs, waited_for
+from tests.flows.looking import artifacts, latest_run, stamps, task_runs, task_states, waited_for
 from tests.processes import Ended
 from tests.support import write_config
 from trainer.records.results import Outcome
@@ -75,7 +75,7 @@ def test_a_second_run_finds_everything_done_touches_nothing_and_prints_it(
     with get_client(sync_client=True) as client:
         called = {client.read_flow_run(each).name for each in (again, done.flow_run)}
     assert called == {outcome.run.removeprefix("runs/")}, "flow runs are named after the run"
-    names = {name: run.state_name for name, run in task_runs(again, "report").items()}
+    names = task_states(again, "report")
     assert names == {
         "preflight": "Completed", "plan-steps": "Completed",
         **dict.fromkeys(["prepare-tokenizer", "tokenize-code", "tokenize-docs", "train", "evaluate", "report"],

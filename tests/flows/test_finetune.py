@@ -13,7 +13,7 @@ from flows.evaluate_model import evaluate_model
 from flows.finetune import finetune
 from flows.predict import predict
 from tests.flows.conftest import Done, flow_run_of
-from tests.flows.looking import artifacts, latest_run, task_runs
+from tests.flows.looking import artifacts, latest_run, task_runs, task_states
 from tests.processes import Ended, cores, finish
 from tests.support import digests, lasting_digests, write_config
 from tests.trainer.labelled_pairs import finetune_job, finetune_values
@@ -54,7 +54,7 @@ def test_it_is_shown_and_is_found_done_the_second_time(
     ended = command("flows.finetune", config)
     assert ended.status == 0, ended.stderr
     assert lasting_digests(tmp_path / "store") == before
-    names = {name: run.state_name for name, run in task_runs(latest_run("finetune"), "report").items()}
+    names = task_states(latest_run("finetune"), "report")
     assert names == {
         "preflight": "Completed", "plan-steps": "Completed",
         **dict.fromkeys(["encode", "train", "evaluate", "report"], "Reused"),
@@ -79,7 +79,7 @@ def test_other_test_files_have_the_finished_run_evaluated_anew(
     for said in ("Completed", "Reused"):
         with cores(1):
             state = finetune(job, return_state=True)
-        names = {name: run.state_name for name, run in task_runs(flow_run_of(state), "report").items()}
+        names = task_states(flow_run_of(state), "report")
         assert names == {
             "preflight": "Completed", "encode": said, "plan-steps": "Completed", "train": "Reused", "evaluate": said,
             "report": said,
@@ -119,9 +119,7 @@ def test_any_of_its_checkpoints_is_evaluated_and_shown(
         state = evaluate_model(
             EvaluateJob(store=str(tuned), checkpoint="runs/pairs/checkpoint-last"), return_state=True
         )
-    assert {name: run.state_name for name, run in task_runs(flow_run_of(state), "evaluate").items()} == {
-        "evaluate": "Reused"
-    }
+    assert task_states(flow_run_of(state), "evaluate") == {"evaluate": "Reused"}
 
 
 @pytest.mark.deep
@@ -142,9 +140,7 @@ def test_it_predicts_new_texts_which_are_shown_and_found_done_the_second_time(
         state = predict(
             validate_job(PredictJob, {"store": str(tuned), "model": "pairs", "data": data}, "test"), return_state=True
         )
-    assert {name: run.state_name for name, run in task_runs(flow_run_of(state), "predict").items()} == {
-        "predict": "Reused"
-    }
+    assert task_states(flow_run_of(state), "predict") == {"predict": "Reused"}
     (artifact,) = [each for each in artifacts(flow_run_of(state)) if each.key == "predictions"]
     assert [row["predicted"] for row in json.loads(str(artifact.data))] == ["other", "match"]
 

@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 from flows.data_to_model import data_to_model
 from flows.finetune import finetune
 from tests.flows.conftest import flow_run_of, pipeline_job
-from tests.flows.looking import artifacts, task_runs
+from tests.flows.looking import artifacts, task_runs, task_states
 from tests.processes import cores
 from tests.trainer.chats import chat_job, chat_model, write_chats
 from tests.trainer.evaluation.harness_tasks import write_task
@@ -31,9 +31,7 @@ def test_lm_eval_measures_after_the_evaluation_and_a_second_run_finds_all_done(r
         with cores(1):
             state = data_to_model(job, return_state=True)
         assert state.name == "Completed", state.message
-        found.append(
-            (state.result(), {name: run.state_name for name, run in task_runs(flow_run_of(state), "report").items()})
-        )
+        found.append((state.result(), task_states(flow_run_of(state), "report")))
     (first, tasks), (second, again) = found
     assert isinstance(first, Outcome) and first.evaluation is not None and first.evaluation.harness is not None
     assert first.promotion is not None and first.promotion.passed
