@@ -52,7 +52,6 @@ class Outages:
             disk = stack.enter_context(small_disk(folder / "disk"))
             self._new, self._away = (lambda: f"{disk}/store-{self._number}"), (lambda: filled(disk))
         self.failures: list[str] = []
-        self.slowest = 0.0
         store = Store(self._new())
         running, begun = self._start(store), time.monotonic()
         self.lengths = time_stages(running, lambda: stage_of(store), 0.1)

@@ -248,8 +248,9 @@ def test_a_file_of_the_other_kind_is_told_which_command_reads_it(config: Path, t
     assert "data.source: unknown key" in both, "what is of the command's own kind is told what is wrong with it"
 
 
-def test_an_address_is_told_as_it_was_given() -> None:
-    assert "configuration s3://b/x.yaml cannot be read" in run_all(["run", "s3://b/x.yaml"])[3]
+def test_an_address_is_told_as_it_was_given(capsys: pytest.CaptureFixture[str]) -> None:
+    assert headrace("run", "s3://b/x.yaml") == EXIT_BAD_INPUT
+    assert "configuration s3://b/x.yaml cannot be read" in capsys.readouterr().err
 
 
 def test_a_shell_completes_commands_and_leaves_settings_alone() -> None:

@@ -64,12 +64,6 @@ def test_results_are_read_by_the_hubs_library(store: Store) -> None:
     assert "Missing above: license (set card.license" in card(store)
 
 
-def test_figures_that_are_undefined_are_no_results(store: Store) -> None:
-    finetune(store, None, after=float("nan"))
-    make_report(store, RUN)
-    assert "model-index" not in front_matter(store)
-
-
 def test_the_class_that_f1_is_of_is_named_wherever_it_is_shown(store: Store) -> None:
     finetune(store, ["other", "match"])
     note_evaluation(store, positive={"f1": "other"})
