@@ -75,34 +75,39 @@ def test_up_can_be_repeated_and_down_stops_a_run_that_saves_its_state(local: Loc
     assert local.say("down") == f"nothing was running that was started with PREFECT_HOME={local.home}\n"
 
 
+def start_up(local: Local) -> subprocess.Popen[str]:
+    """`headrace up`, in a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "flows.command", "up"],
+        cwd=ROOT, env=local.env, start_new_session=True, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # ignored in the background
+    )  # fmt: skip
+
+
+def interrupt(up: subprocess.Popen[str]) -> None:
+    """Press Ctrl-C in its terminal, which it must answer."""
+    os.killpg(up.pid, signal.SIGINT)
+    _, said = up.communicate(timeout=60)
+    assert (up.returncode, said) == (EXIT_PREEMPTED, "\ninterrupted; `headrace up` can be repeated\n")
+
+
 @pytest.mark.long
 def test_an_interrupted_up_says_so(local: Local) -> None:
     local.say("up")
     server = psutil.Process(int((local.home / "server.pid").read_text()))
     server.suspend()  # the next command waits for its answer
     try:
-        up = subprocess.Popen(
-            [sys.executable, "-m", "flows.command", "up"],
-            cwd=ROOT, env=local.env, start_new_session=True, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        up = start_up(local)
         wait_until(lambda: any(psutil.Process(pid).net_connections() for pid in descendants(up.pid)), 120)
-        os.killpg(up.pid, signal.SIGINT)  # as Ctrl-C in a terminal
-        _, said = up.communicate(timeout=60)
+        interrupt(up)
     finally:
         server.resume()
-    assert (up.returncode, said) == (EXIT_PREEMPTED, "\ninterrupted; `headrace up` can be repeated\n")
 
 
 def test_an_up_that_is_interrupted_during_its_imports_says_so(local: Local) -> None:
-    up = subprocess.Popen(
-        [sys.executable, "-m", "flows.command", "up"],
-        cwd=ROOT, env=local.env, start_new_session=True, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # ignored in the background
-    )  # fmt: skip
+    up = start_up(local)
     wait_until(lambda: any("deployments.local" in command_line(pid) for pid in descendants(up.pid)))
-    os.killpg(up.pid, signal.SIGINT)
-    _, said = up.communicate(timeout=60)
-    assert (up.returncode, said) == (EXIT_PREEMPTED, "\ninterrupted; `headrace up` can be repeated\n")
+    interrupt(up)
 
 
 def test_a_busy_server_is_asked_again() -> None:
