@@ -73,7 +73,6 @@ def test_a_trainer_that_is_killed_goes_on_and_ends_with_the_same_bytes(done: Don
     assert curve(store) == curve(done.store)
 
 
-
 @pytest.mark.deep
 def test_the_dry_run_of_an_evaluation_refuses_windows_beyond_the_models_positions(done: Done) -> None:
     job = EvaluateJob(store=str(done.store), checkpoint=done.state.result().run, context=100_000)

@@ -19,7 +19,9 @@ from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
 
 def start_preparing(folder: Path, **given: str) -> Running:
     """`headrace prepare` in a process without a configured server, with a new database."""
-    config = write_config(folder / "job.yaml", data_values(small_values(write_corpora(folder / "raw"), folder / "store")))
+    config = write_config(
+        folder / "job.yaml", data_values(small_values(write_corpora(folder / "raw"), folder / "store"))
+    )
     env = {"PREFECT_HOME": str(folder / "prefect"), **given}
     return start_module(folder / "said", "flows.command", "prepare", config, env=env)
 

@@ -110,7 +110,10 @@ def test_a_stage_that_is_killed_is_a_crash(raw: Path, tmp_path: Path) -> None:
         wait_until(lambda: bool(stages(os.getpid())))
         os.kill(the_stage(), signal.SIGKILL)
 
-    with meanwhile(kill), pytest.raises(StageCrashed, match="stage tokenizer was killed by signal 9: no error was reported"):
+    with (
+        meanwhile(kill),
+        pytest.raises(StageCrashed, match="stage tokenizer was killed by signal 9: no error was reported"),
+    ):
         run("tokenizer", {"job": job})
 
 
@@ -175,7 +178,10 @@ def test_a_rank_that_is_killed_takes_the_others_with_it_and_is_a_crash(prepared:
         found.extend(descendants(the_stage()))
         os.kill(second_of(found), signal.SIGKILL)
 
-    with meanwhile(kill), pytest.raises(StageCrashed, match=r"stage train (was killed by signal 9|exited with status 1)"):
+    with (
+        meanwhile(kill),
+        pytest.raises(StageCrashed, match=r"stage train (was killed by signal 9|exited with status 1)"),
+    ):
         run("train", {"job": job, "data": data}, 2)
     assert len(found) >= 2
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in found))
@@ -192,7 +198,10 @@ def test_a_rank_that_is_killed_before_the_ranks_have_met_is_named(prepared: Prep
         ranks = [pid for pid in descendants(os.getpid()) if command in command_line(pid)]
         os.kill(second_of(ranks), signal.SIGKILL)
 
-    with meanwhile(kill), pytest.raises(StageCrashed, match="killed by signal 9: RankLost: rank 1 of 2 was killed by signal 9"):
+    with (
+        meanwhile(kill),
+        pytest.raises(StageCrashed, match="killed by signal 9: RankLost: rank 1 of 2 was killed by signal 9"),
+    ):
         run("train", {"job": {**values, "run": "early"}, "data": data}, 2)
 
 
@@ -207,7 +216,10 @@ def test_a_rank_that_is_suspended_is_told_by_the_others(prepared: Prepared) -> N
         wait_until(lambda: (Path(values["store"]) / "runs" / "suspended" / "metrics.jsonl").exists())
         os.kill(second_of(descendants(the_stage())), signal.SIGSTOP)
 
-    with meanwhile(suspend), pytest.raises(StageCrashed, match=r"RankLost: rank 1 of 2 \(.*\) is lost: .*, or it is suspended"):
+    with (
+        meanwhile(suspend),
+        pytest.raises(StageCrashed, match=r"RankLost: rank 1 of 2 \(.*\) is lost: .*, or it is suspended"),
+    ):
         run("train", {"job": job, "data": data}, 2)
 
 

@@ -168,6 +168,7 @@ def test_a_positive_class_that_cannot_be_is_refused_before_any_work(
     with pytest.raises(ConfigError, match=f"evaluation.positive_class .*{message}"):
         labelled_preflight(job, silent())
 
+
 @pytest.mark.parametrize(
     "text",
     [
