@@ -16,6 +16,7 @@ import contextlib, io, json, logging, sys
 from flows.command import main
 for words in json.load(sys.stdin):
     logging.root.handlers.clear()  # which the command before has directed to what it said
+    status = None
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
         try:
             main(words)
@@ -31,6 +32,6 @@ def run_each(commands: Sequence[Sequence[Any]], folder: Path = ROOT, **env: str)
     words = json.dumps([[str(word) for word in command] for command in commands])
     command, env = [sys.executable, "-c", EACH], {**os.environ, **env}
     ran = subprocess.run(command, cwd=folder, input=words, env=env, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
+    assert ran.returncode == 0 and not ran.stderr, ran.stderr
     *ended, loaded = map(json.loads, ran.stdout.splitlines())
     return [Ended(*each) for each in ended], set(loaded)

@@ -187,6 +187,7 @@ def test_parts_of_a_job_that_do_not_go_together_are_refused(changes: dict[str, A
         ({"format": "jsonl", "quoting": False}, "quoting requires format csv, not 'jsonl'"),
         ({"separator": "%%\n"}, "separator is one line: remove its line end"),
         ({"separator": ""}, "at least 1 character"),
+        ({"separator": "x", "format": "jsonl"}, "separator requires format 'text', not 'jsonl'"),
         ({"format": "csv", "delimiter": '"'}, "should match pattern"),
         ({"format": "csv", "delimiter": "\n"}, "should match pattern"),
         ({"format": "xml"}, "Input should be 'text', 'source', 'lines'"),

@@ -50,6 +50,11 @@ def test_a_new_model_is_built_from_its_configuration_and_learns_from_a_step(runt
         assert model(input_ids=windows_BT(), labels=windows_BT()).loss < first
 
 
+def test_special_tokens_of_a_new_model_are_the_tokenizers() -> None:
+    config = resolve_config(ModelConfig(config=dict(SMALL_MODEL)), VOCABULARY, 32)
+    assert (config.bos_token_id, config.eos_token_id) == (0, 0)
+
+
 def test_a_configuration_file_makes_the_same_model_as_the_same_keys_in_the_job(tmp_path: Path) -> None:
     path = tmp_path / "model.yaml"
     path.write_text(yaml.safe_dump(SMALL_MODEL))
