@@ -229,11 +229,17 @@ def write_traps(folder: Path) -> Path:
     return imported
 
 
+def flipped(data: bytes, bit: int) -> bytes:
+    """The same bytes but for one bit."""
+    changed = bytearray(data)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
 def flip_bit(path: Path, place: int | None = None) -> None:
-    """Flip a bit of a file, by default in its middle."""
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2 if place is None else place] ^= 1
-    path.write_bytes(data)
+    """Flip a bit of a file's byte, by default of that in its middle."""
+    data = path.read_bytes()
+    path.write_bytes(flipped(data, 8 * (len(data) // 2 if place is None else place)))
 
 
 def cpu_runtime(precision: str = "fp32") -> Runtime:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import flip_bit
 from tests.trainer.made import prepare_corpus, prepare_tokenizer
 from tests.trainer.preparing import content, job_of, leftovers, run, set_folder, write_raw
 from tests.trainer.raw_files import FORMATS, PACKINGS, pieces_of
@@ -28,9 +29,8 @@ def rot(path: Path, place: int) -> None:
     """Flip a bit of a file, which keeps its size and its time; the clock of its inode has gone on since it was looked
     at.
     """
-    before, data = path.stat(), bytearray(path.read_bytes())
-    data[place] ^= 1
-    path.write_bytes(data)
+    before = path.stat()
+    flip_bit(path, place)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     while path.stat().st_ctime_ns == before.st_ctime_ns:
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -89,17 +89,6 @@ def test_only_the_piece_that_has_changed_is_refused(name: str, tmp_path: Path) -
             assert texts_of(piece, corpus) == texts
 
 
-def test_another_header_is_found_by_every_piece_of_a_csv(tmp_path: Path) -> None:
-    form = FORMATS["csv"]
-    path = tmp_path / "a.csv"
-    path.write_bytes(form.pack(form.texts(60)))
-    corpus, pieces = pieces_of(path, 1024, **form.options)
-    rot(path, 0)
-    for piece in pieces:
-        with pytest.raises(ChangedFile):
-            texts_of(piece, corpus)
-
-
 def test_what_is_appended_after_the_look_is_no_part_of_the_piece(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("one\ntwo")
@@ -114,8 +103,9 @@ def test_a_header_of_two_lines_is_part_of_every_piece(tmp_path: Path) -> None:
     corpus, pieces = pieces_of(path, 1024, format="csv")
     assert sum(len(texts_of(piece, corpus)) for piece in pieces) == 400
     rot(path, path.read_bytes().index(b"te"))
-    with pytest.raises(ChangedFile):
-        texts_of(pieces[-1], corpus)
+    for piece in pieces:
+        with pytest.raises(ChangedFile):
+            texts_of(piece, corpus)
 
 
 @pytest.fixture

@@ -7,19 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import flip_bit
 from tests.trainer.preparing import content, job_of, leftovers, run, set_folder, stamps, write_old
 from trainer.data.shards import KIND
 from trainer.records.sealed import sealed_bytes
 from trainer.store.artifact_files import find_damage
 from trainer.store.manifest import MANIFEST, read_manifest
 from trainer.store.storage import Store
-
-
-def flip(path: Path) -> None:
-    """Change one bit in the middle of a file."""
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
 
 
 def test_damage_of_every_kind_is_found_and_repaired_to_the_same_bytes(
@@ -30,7 +24,7 @@ def test_damage_of_every_kind_is_found_and_repaired_to_the_same_bytes(
     before, whole = content(folder), stamps(folder)
     damaged = ["shard-00000.bin", "validation-00001.idx", "shard-00001.sums", "shard-00002.json", "sources.json"]
     for name in damaged:
-        flip(folder / name)
+        flip_bit(folder / name)
     (folder / "shard-00003.bin").unlink()
     with caplog.at_level(logging.WARNING):
         prepared = run(job.model_copy(update={"verify": True}))
@@ -68,7 +62,7 @@ def test_a_manifest_that_is_missing_or_damaged_is_made_anew_without_tokenizing(
     elif damage == "cut short":
         (folder / MANIFEST).write_bytes((folder / MANIFEST).read_bytes()[:-5])
     else:
-        flip(folder / MANIFEST)
+        flip_bit(folder / MANIFEST)
     run(job)
     assert content(folder) == before
     shards = [name for name in whole if name not in (MANIFEST, "sources.json")]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import flipped
 from trainer.common.errors import ArtifactError
 from trainer.records.sealed import read_listed, read_sealed, seal_line, sealed_number, unseal_line, write_sealed
 from trainer.records.shapes import remedy_of
@@ -43,9 +44,7 @@ def test_any_flipped_bit_is_noticed_or_changes_nothing(sealed: Store) -> None:
     path = sealed.fetch(KEY)
     intact, refused = path.read_bytes(), 0
     for bit in range(8 * len(intact)):
-        flipped = bytearray(intact)
-        flipped[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(flipped)
+        path.write_bytes(flipped(intact, bit))
         try:
             assert read_sealed(sealed, KEY) == VALUES
         except ArtifactError:
@@ -97,9 +96,7 @@ def test_a_line_is_a_json_object_whose_checksum_is_of_its_bytes_its_number_and_i
     for other in (b"2", b"13", b"112", b"012", b"0", b"-12", b"1" * 5000):
         assert sealed_number("runs/one/metrics.jsonl", line.replace(b'"record": 12', b'"record": ' + other)) is None
     for bit in range(8 * len(line)):
-        flipped = bytearray(line)
-        flipped[bit // 8] ^= 1 << bit % 8
-        assert sealed_number("runs/one/metrics.jsonl", bytes(flipped)) is None
+        assert sealed_number("runs/one/metrics.jsonl", flipped(line, bit)) is None
     for end in range(len(line)):
         assert sealed_number("runs/one/metrics.jsonl", line[:end]) is None
     assert sealed_number("runs/one/metrics.jsonl", json.dumps(VALUES).encode()) is None

@@ -14,7 +14,7 @@ import pytest
 
 from tests.processes import start_warm
 from tests.s3 import S3Server
-from tests.support import small_job, small_values, write_config
+from tests.support import flip_bit, flipped, small_job, small_values, write_config
 from tests.trainer.data.test_changed_raw import rot
 from tests.trainer.made import prepare
 from tests.trainer.shard_files import whole
@@ -238,9 +238,8 @@ def test_a_rotten_copy_of_a_remote_shard_is_fetched_anew(
     expected = whole(open_shards(store, key).train)
     shards = open_shards(store, key).train
     copy = store.fetch(f"{key}/shard-00000.bin", shards._files[0].sha256)
-    state, data = copy.stat(), bytearray(copy.read_bytes())
-    data[7] ^= 1
-    copy.write_bytes(data)
+    state = copy.stat()
+    flip_bit(copy, 7)
     os.utime(copy, ns=(state.st_atime_ns, state.st_mtime_ns))  # rot below the file system, of which nothing else tells
     with caplog.at_level(logging.WARNING):
         assert all(map(np.array_equal, whole(shards), expected))
@@ -256,10 +255,9 @@ def test_an_object_of_a_bucket_that_is_not_the_one_that_was_published_is_mended_
     job, store, key = job_on(s3, raw)
     url, expected = f"{store.url}/{key}/shard-00000.bin", whole(open_shards(store, key).train)
     with fsspec.open(url, "rb") as file:
-        data = bytearray(file.read())
-    data[7] ^= 1
+        data = file.read()
     with fsspec.open(url, "wb") as file:
-        file.write(bytes(data))
+        file.write(flipped(data, 0))
     with pytest.raises(ArtifactError, match=r"shard-00000\.bin does not match its checksum .*; prepare the data again"):
         whole(open_shards(store, key).train)
     prepare(job.preparation(), silent())
