@@ -1,6 +1,5 @@
 """Shards built in this process, and read back: through their files alone, or as training reads them."""
 
-import json
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -78,9 +77,3 @@ def build(
     return build_shard(
         folder, 3, "name", shard.raw_bytes, documents, corpus.max_bad_records, tokenizer, encode, held_out
     )
-
-
-def write_lines(path: Path, texts: list[str]) -> Path:
-    """A jsonl file of texts."""
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
-    return path

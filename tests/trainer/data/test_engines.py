@@ -14,7 +14,6 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 
 from tests.trainer.raw_files import docstrings, sources
 from tests.trainer.small_tokenizers import (
-    bpe_that_ends_texts_itself,
     byte_level_bpe,
     encoded,
     info_of,
@@ -50,33 +49,6 @@ def assert_same(found: list[Ids], expected: list[Ids]) -> None:
 def test_both_engines_give_the_same_ids_for_any_text() -> None:
     info = info_of(byte_level_bpe())
     assert_same(gigatoken_engine(info)(encoded(TEXTS)), tokenizers_engine(info)(encoded(TEXTS)))
-
-
-def test_both_engines_find_added_tokens_that_are_not_special() -> None:
-    tokenizer = byte_level_bpe()
-    tokenizer.add_tokens(["<tool>", "ünd"])
-    info = info_of(tokenizer)
-    texts = encoded(["<tool>", "a <tool>b", "undündünd<tool><tool>", *TEXTS[:50]])
-    found = gigatoken_engine(info)(texts)
-    assert [ids.tolist() for ids in found] == [ids.tolist() for ids in tokenizers_engine(info)(texts)]
-    assert found[0].tolist() == [tokenizer.token_to_id("<tool>")]
-
-
-@pytest.mark.parametrize("name", ENGINES)
-def test_ids_decode_back_to_the_text(name: str) -> None:
-    tokenizer = byte_level_bpe()
-    found = ENGINES[name](info_of(tokenizer))(encoded(TEXTS))
-    assert [tokenizer.decode(ids.tolist(), skip_special_tokens=False) for ids in found] == TEXTS
-
-
-@pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize(
-    "tokenizer", [byte_level_bpe(), bpe_that_ends_texts_itself()], ids=["plain", "ends-texts-itself"]
-)
-def test_no_text_gives_a_special_token(tokenizer: Tokenizer, name: str) -> None:
-    info = info_of(tokenizer)
-    for ids in ENGINES[name](info)(encoded(TEXTS)):
-        assert info.eos_id not in ids
 
 
 def with_merges_to(special: str) -> Tokenizer:
@@ -128,8 +100,8 @@ def test_no_text_becomes_a_special_token_or_the_end_whatever_the_vocabulary_has(
 def test_what_is_added_behind_special_tokens_keeps_its_ids(name: str) -> None:
     tokenizer = byte_level_bpe()
     tokenizer.add_special_tokens(["<|start|>", "<|end|>"])
-    tokenizer.add_tokens(["<think>", "</think>"])
-    texts = ["def <think> x </think>", "<think></think>", *TEXTS[:50]]
+    tokenizer.add_tokens(["<think>", "</think>", "ünd"])
+    texts = ["def <think> x </think>", "<think></think>", "undündünd<think><think>", *TEXTS[:50]]
     expected = [each.ids for each in tokenizer.encode_batch(texts, add_special_tokens=False)]
     found = ENGINES[name](info_of(tokenizer))(encoded(texts))
     assert [each.tolist() for each in found] == expected

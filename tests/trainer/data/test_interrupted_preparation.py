@@ -53,27 +53,25 @@ def stamps_of_finished_shards(store: Path) -> dict[str, Stamp]:
 
 @pytest.mark.deep
 @pytest.mark.parametrize(
-    ("title", "shards"), once(("tokenize code", 2), ("tokenizer", 0), ("tokenize code", 0), ("tokenize code", SHARDS))
+    "kills",
+    once(
+        [("tokenize code", 2)],
+        [("tokenizer", 0)],
+        [("tokenize code", 0)],
+        [("tokenize code", SHARDS)],
+        [("tokenize code", 1), ("tokenize code", 3)],
+    ),
 )
 def test_a_killed_preparation_is_completed_to_the_same_bytes(
-    title: str, shards: int, code: Path, expected: dict[str, object], tmp_path: Path
+    kills: list[tuple[str, int]], code: Path, expected: dict[str, object], tmp_path: Path
 ) -> None:
     job = job_of(code, tmp_path, workers=2)
-    prepare_and_be_killed(job, title, shards)
+    for title, shards in kills:
+        prepare_and_be_killed(job, title, shards)
     assert not list(tmp_path.glob(f"shards/*/{MANIFEST}"))
     finished = stamps_of_finished_shards(tmp_path)
-    assert len(finished) >= 5 * shards
+    assert len(finished) >= 5 * kills[-1][1]
     folder = set_folder(job, run(job))
     assert content(folder) == expected
     assert finished.items() <= stamps(tmp_path / "shards").items()
     assert leftovers(tmp_path) == []
-
-
-@pytest.mark.deep
-def test_a_store_that_was_killed_twice_is_completed_to_the_same_bytes(
-    code: Path, expected: dict[str, object], tmp_path: Path
-) -> None:
-    job = job_of(code, tmp_path)
-    prepare_and_be_killed(job, "tokenize code", 1)
-    prepare_and_be_killed(job, "tokenize code", 3)
-    assert content(set_folder(job, run(job))) == expected

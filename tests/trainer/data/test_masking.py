@@ -7,7 +7,7 @@ from tests.trainer.labelled_data import bert_folder
 from tests.trainer.small_tokenizers import byte_level_bpe
 from trainer.config.training import MaskingConfig
 from trainer.data.dataset import IGNORED, mask_window, predicted_in
-from trainer.models.tokenizer import MaskTokens, TokenizerInfo, mask_tokens
+from trainer.models.tokenizer import MaskTokens, TokenizerInfo, mask_tokens, vocabulary
 
 SPECIAL = 0
 TOKENS = MaskTokens(
@@ -73,7 +73,7 @@ def test_whole_words_are_hidden_with_all_their_tokens_but_the_last() -> None:
 def test_words_are_known_by_the_tokenizers_own_marks(tmp_path) -> None:
     text = (bert_folder(tmp_path / "bert") / "tokenizer.json").read_text()
     of_pieces = info(text)
-    tokens, vocab = mask_tokens(of_pieces, None), vocabulary_of(text)
+    tokens, vocab = mask_tokens(of_pieces, None), vocabulary(text)
     assert tokens.mask_id == vocab["[MASK]"] and set(np.flatnonzero(tokens.special)) == {vocab[t] for t in SPECIALS}
     assert all(tokens.continues[number] == token.startswith("##") for token, number in vocab.items())
     bpe = byte_level_bpe()
@@ -117,10 +117,4 @@ SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def info(text: str) -> TokenizerInfo:
-    return TokenizerInfo(json=text, sha256="", eos_id=0, max_id=max(vocabulary_of(text).values()))
-
-
-def vocabulary_of(text: str) -> dict[str, int]:
-    from trainer.models.tokenizer import vocabulary
-
-    return vocabulary(text)
+    return TokenizerInfo(json=text, sha256="", eos_id=0, max_id=max(vocabulary(text).values()))

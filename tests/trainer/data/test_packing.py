@@ -1,6 +1,5 @@
 """Short samples in windows of one size."""
 
-import itertools
 import random
 
 import numpy as np
@@ -51,12 +50,6 @@ def test_it_is_best_fit_decreasing(seed: int) -> None:
     assert sorted(packing.samples.tolist()) == list(range(200))
     assert packing.sums(lengths_of(*lengths)).max() <= size
     assert packing.fill == pytest.approx(sum(lengths) / (size * len(packing)))
-
-
-def test_no_two_windows_could_be_one() -> None:
-    lengths = lengths_of(*(random.Random(1).randint(1, 40) for _ in range(300)))
-    sums = pack(lengths, 64).sums(lengths).tolist()
-    assert all(one + other > 64 for one, other in itertools.combinations(sums, 2))
 
 
 def test_a_window_for_each_is_of_the_same_form() -> None:

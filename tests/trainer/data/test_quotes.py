@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.labelled_data import as_csv, as_plain_tsv, read, written
+from tests.trainer.labelled_data import as_csv, read, written
 from tests.trainer.raw_files import read_all
 from trainer.common.errors import RecordError
 from trainer.config.corpora import CorpusConfig
@@ -21,15 +21,6 @@ def quoting_rows(count: int = 80) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = [{"label": n % 2, "a": f"text {n}"} for n in range(count)]
     rows[10]["a"], rows[14]["a"] = '"What is that', 'that is it"'
     return rows
-
-
-def test_a_text_that_begins_with_a_quote_swallows_no_rows_of_a_tsv_file(tmp_path: Path) -> None:
-    rows = quoting_rows()
-    path = written(tmp_path / "a.tsv", as_plain_tsv(rows))
-    found = read(source="csv", train=[path], validation=[path], **SHORT)
-    assert found.texts["train"] == [(row["a"],) for row in rows]
-    assert read_all(path, format="csv", text_field="a") == [row["a"] for row in rows]
-    assert read_all(path, 1024, format="csv", text_field="a") == [row["a"] for row in rows]
 
 
 @pytest.mark.parametrize("kind", ["labelled", "corpus"])

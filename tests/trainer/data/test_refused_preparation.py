@@ -14,7 +14,7 @@ from tests.trainer.made import prepare_tokenizer
 from tests.trainer.preparing import job_of, leftovers, run, set_folder, stamps, write_old
 from tests.trainer.raw_files import FORMATS, docstrings, pieces_of
 from tests.trainer.small_tokenizers import saved, word_piece
-from trainer.common.errors import CorpusError, RecordError, StorageError
+from trainer.common.errors import CorpusError, RecordError
 from trainer.common.progress import silent
 from trainer.config.corpora import DataConfig
 from trainer.config.jobs import PrepareJob
@@ -89,20 +89,22 @@ def test_a_corpus_all_of_whose_documents_are_held_out_is_refused(tmp_path: Path)
     assert manifests(tmp_path / "store") == []
 
 
-@pytest.mark.parametrize("missing", ["*.jsonl", "a.jsonl"])
-def test_missing_or_empty_raw_files_are_refused_before_anything_is_written(missing: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ("*.jsonl", r"corpus 'docs': no file matches '.*/raw/\*\.jsonl'; check the path"),
+        ("a.jsonl", "corpus 'docs' is empty: 1 files, 0 bytes"),
+    ],
+)
+def test_missing_or_empty_raw_files_are_refused_before_anything_is_written(
+    missing: str, said: str, tmp_path: Path
+) -> None:
     (tmp_path / "raw").mkdir()
     if missing == "a.jsonl":
         (tmp_path / "raw" / missing).touch()
-    with pytest.raises(CorpusError, match="no file matches" if missing == "*.jsonl" else "is empty: 1 files, 0 bytes"):
+    with pytest.raises(CorpusError, match=said):
         run(jsonl_job(tmp_path / "raw", tmp_path / "store"))
     assert not (tmp_path / "store" / "tokenizers").exists()
-
-
-def test_a_store_below_a_file_is_refused_readably(tmp_path: Path) -> None:
-    raw = write_docs(tmp_path / "raw", {"a.jsonl": []})
-    with pytest.raises(StorageError, match="choose a folder, not a file, for the store"):
-        run(jsonl_job(raw, raw / "a.jsonl" / "store"))
 
 
 def test_a_tokenizer_that_the_fast_engine_cannot_take_is_used_with_the_reference(
@@ -115,13 +117,6 @@ def test_a_tokenizer_that_the_fast_engine_cannot_take_is_used_with_the_reference
         folder = set_folder(job, run(job))
     assert "does not support this tokenizer" in caplog.text
     assert json.loads((folder / MANIFEST).read_text())["details"]["engine"] == "tokenizers"
-
-
-def test_a_tokenizer_is_made_once_for_all_who_ask(tmp_path: Path) -> None:
-    raw = write_docs(tmp_path / "raw", {"a.jsonl": []})
-    job = jsonl_job(raw, tmp_path / "store")
-    first = prepare_tokenizer(job, silent())
-    assert prepare_tokenizer(job, silent()) == first.model_copy(update={"reused": True})
 
 
 @pytest.mark.parametrize("name", ["jsonl", "parquet"])

@@ -8,17 +8,19 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from tests.trainer.curating import write_documents
 from tests.trainer.raw_files import docstrings, sources
-from tests.trainer.shard_files import Ids, Side, build, read_side, write_lines
+from tests.trainer.shard_files import Ids, Side, build, read_side
 from tests.trainer.small_tokenizers import bpe_that_ends_texts_itself, byte_level_bpe, info_of, random_texts, words
-from trainer.common.errors import ArtifactError, RecordError
+from trainer.common.errors import RecordError
 from trainer.data import readers, shards
 from trainer.data.encoders import ENGINES
-from trainer.data.shards import is_held_out, open_shards, read_record, token_dtype, write_record
+from trainer.data.shards import is_held_out, read_record, token_dtype, write_record
 from trainer.models.taken_tokenizer import END_OF_TEXT
 from trainer.store.storage import Store
 
-TEXTS = [*docstrings(60), *(text for text in random_texts(300, seed=2) if text)]
+SPELT = f"before {END_OF_TEXT} after{END_OF_TEXT}"
+TEXTS = [*docstrings(60), SPELT, *docstrings(9), *(text for text in random_texts(300, seed=2) if text)]
 
 
 def decoded(side: Side, tokenizer: Tokenizer, eos: int) -> list[str]:
@@ -38,9 +40,11 @@ def stretches(ids: Ids, eos: int) -> list[Ids]:
 @pytest.mark.parametrize(
     "tokenizer", [byte_level_bpe(), bpe_that_ends_texts_itself()], ids=["plain", "ends-texts-itself"]
 )
-def test_a_shard_decodes_back_to_each_document_once(tokenizer: Tokenizer, engine: str, tmp_path: Path) -> None:
+def test_a_shard_decodes_back_to_each_document_once_on_the_side_that_its_text_decides(
+    tokenizer: Tokenizer, engine: str, tmp_path: Path
+) -> None:
     info = info_of(tokenizer)
-    raw = write_lines(tmp_path / "a.jsonl", TEXTS)
+    raw = write_documents(tmp_path / "a.jsonl", TEXTS)
     record = build(tmp_path / "out", raw, info, engine, held_out=0.3, format="jsonl")
     train, held_out = (read_side(tmp_path / "out", side, 3, "<u2") for side in ("shard", "validation"))
     texts = {"train": decoded(train, tokenizer, info.eos_id), "held out": decoded(held_out, tokenizer, info.eos_id)}
@@ -53,23 +57,6 @@ def test_a_shard_decodes_back_to_each_document_once(tokenizer: Tokenizer, engine
     assert record.raw_bytes == raw.stat().st_size
 
 
-def test_the_special_tokens_spelling_in_a_text_is_text(tmp_path: Path) -> None:
-    tokenizer = byte_level_bpe()
-    info = info_of(tokenizer)
-    text = f"before {END_OF_TEXT} after{END_OF_TEXT}"
-    for engine in ENGINES:
-        build(tmp_path / engine, write_lines(tmp_path / "a.jsonl", [text]), info, engine, format="jsonl")
-        side = read_side(tmp_path / engine, "shard", 3, "<u2")
-        assert decoded(side, tokenizer, info.eos_id) == [text]
-
-
-def test_the_engines_write_the_same_bytes(tmp_path: Path) -> None:
-    raw = write_lines(tmp_path / "a.jsonl", TEXTS)
-    info = info_of(byte_level_bpe())
-    records = [build(tmp_path / engine, raw, info, engine, held_out=0.1, format="jsonl") for engine in ENGINES]
-    assert records[0] == records[1]
-
-
 @pytest.mark.parametrize(
     ("count", "added", "dtype"), [(2**16 - 1, 1, "<u2"), (2**16, 1, "<u4"), (2**16 - 2, 3, "<u4"), (300, 1, "<u2")]
 )
@@ -78,24 +65,10 @@ def test_ids_take_two_bytes_where_the_largest_added_tokens_included_fits(
 ) -> None:
     info = info_of(words(count, added))
     assert token_dtype(info.max_id) == np.dtype(dtype)
-    raw = write_lines(tmp_path / "a.jsonl", [f"w0 w{count - 2}", "w1"])
+    raw = write_documents(tmp_path / "a.jsonl", [f"w0 w{count - 2}", "w1"])
     build(tmp_path, raw, info, format="jsonl")
     assert read_side(tmp_path, "shard", 3, dtype).entries == [[0, count - 2, info.eos_id], [1, info.eos_id]]
     assert info.eos_id == info.max_id
-
-
-def test_exact_duplicates_land_on_one_side(tmp_path: Path) -> None:
-    texts = [text for text in docstrings(40) for _ in range(3)]
-    tokenizer = byte_level_bpe()
-    info = info_of(tokenizer)
-    build(tmp_path, write_lines(tmp_path / "a.jsonl", texts), info, held_out=0.5, format="jsonl")
-    train, held_out = (
-        decoded(read_side(tmp_path, side, 3, "<u2"), tokenizer, info.eos_id) for side in ("shard", "validation")
-    )
-    assert not set(train) & set(held_out)
-    assert sorted(train + held_out) == sorted(texts)
-    assert train
-    assert held_out
 
 
 def test_about_the_wanted_share_is_held_out() -> None:
@@ -121,16 +94,6 @@ def test_a_large_document_has_the_ids_of_the_whole(
     build(tmp_path, tmp_path / name, info, engine, piece_bytes=1024)
     whole = ENGINES["tokenizers"](info)([text.encode()])[0].tolist()
     assert read_side(tmp_path, "shard", 3, "<u2").ids == [*whole, info.eos_id]
-
-
-def test_a_large_document_without_line_ends_has_the_ids_of_the_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shards, "BATCH_BYTES", 64)
-    info = info_of(byte_level_bpe())
-    text = " ".join(docstrings(20)).replace("\n", " ")
-    build(tmp_path, write_lines(tmp_path / "a.jsonl", [text]), info, format="jsonl")
-    assert read_side(tmp_path, "shard", 3, "<u2").ids == [*ENGINES["tokenizers"](info)([text.encode()])[0], info.eos_id]
 
 
 @pytest.mark.parametrize(("hands", "held_out"), [(1, 0.0), (3, 0.0), (1, 0.4), (3, 0.4)])
@@ -202,13 +165,13 @@ def test_bad_records_are_counted_up_to_the_budget_and_refused_beyond(tmp_path: P
 
 
 def test_a_shard_without_documents_is_empty(tmp_path: Path) -> None:
-    record = build(tmp_path, write_lines(tmp_path / "a.jsonl", [""]), info_of(byte_level_bpe()), format="jsonl")
+    record = build(tmp_path, write_documents(tmp_path / "a.jsonl", [""]), info_of(byte_level_bpe()), format="jsonl")
     assert (record.documents, record.tokens) == (0, 0)
     assert read_side(tmp_path, "shard", 3, "<u2") == Side([], [])
 
 
 def test_a_shards_record_is_read_back_and_any_changed_byte_of_it_is_seen(empty_store: Store, tmp_path: Path) -> None:
-    record = build(tmp_path, write_lines(tmp_path / "a.jsonl", TEXTS), info_of(byte_level_bpe()), format="jsonl")
+    record = build(tmp_path, write_documents(tmp_path / "a.jsonl", TEXTS), info_of(byte_level_bpe()), format="jsonl")
     write_record(empty_store, "set", record)
     path = empty_store.fetch("set/shard-00003.json")
     assert read_record(empty_store, "set/shard-00003.json") == record
@@ -219,8 +182,3 @@ def test_a_shards_record_is_read_back_and_any_changed_byte_of_it_is_seen(empty_s
     path.write_bytes(data[:-20])
     assert read_record(empty_store, "set/shard-00003.json") is None
     assert read_record(empty_store, "set/shard-00004.json") is None
-
-
-def test_opening_shards_that_were_not_published_says_what_to_do(empty_store: Store) -> None:
-    with pytest.raises(ArtifactError, match="holds no published shards; run prepare-data first"):
-        open_shards(empty_store, "shards/none")

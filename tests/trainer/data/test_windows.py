@@ -39,11 +39,6 @@ def test_windows_run_through_all_shards_and_cross_none(context: int, stride: int
     assert [windows.read(number).tolist() for number in range(len(windows))] == expected
 
 
-def test_every_token_is_in_some_window() -> None:
-    windows = Windows(Arrays([np.arange(1003, dtype=np.uint16)]), 64, 48)
-    assert {int(token) for number in range(len(windows)) for token in windows.read(number)} == set(range(1003))
-
-
 def test_a_window_does_not_change_the_shard_it_was_read_from() -> None:
     shard = np.arange(100, dtype=np.uint16)
     window = Windows(Arrays([shard]), 10, 10).read(2)
