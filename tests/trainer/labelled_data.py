@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -111,7 +111,7 @@ def read(**options: Any) -> Found:
         )  # fmt: skip
 
 
-def bert_folder(path: Path, positions: int = 64, **config: Any) -> Path:
+def bert_folder(path: Path, positions: int = 64, settings: Mapping[str, Any] | None = None, **config: Any) -> Path:
     """The tokenizer and configuration of a BERT: WordPiece, [CLS] a [SEP] b [SEP], token types."""
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
@@ -124,7 +124,8 @@ def bert_folder(path: Path, positions: int = 64, **config: Any) -> Path:
     special = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), names, strict=True))
     small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     values = {"vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": positions, **small, **config}
-    return model_folder(path, tokenizer, BertConfig(**values), tokenizer_class="BertTokenizer", **special)
+    known = {"tokenizer_class": "BertTokenizer", **special, **(settings or {})}
+    return model_folder(path, tokenizer, BertConfig(**values), **known)
 
 
 def gpt2_folder(path: Path, positions: int = 64, tokenizer: Tokenizer | None = None, **settings: Any) -> Path:

@@ -24,7 +24,7 @@ from tests.trainer.labelled_data import (
     records,
     written,
 )
-from tests.trainer.made import encode, find_encoded
+from tests.trainer.made import find_encoded
 from tests.trainer.preparing import leftovers, stamps
 from tests.trainer.small_tokenizers import byte_level_bpe, random_texts
 from trainer.common.errors import ArtifactError, CorpusError, RecordError
@@ -244,13 +244,6 @@ def test_a_set_can_be_kept_in_a_remote_store(files: dict[str, list[str]], bert: 
     for name, split in local.splits.items():
         for part, values in split.read(range(len(split))).items():
             np.testing.assert_array_equal(found.splits[name].read(range(len(split)))[part], values)
-
-
-def test_the_stage_takes_the_model_that_the_job_names(files: dict[str, list[str]], bert: Path, tmp_path: Path) -> None:
-    job = job_of(tmp_path / "store", source="jsonl", **files)
-    job = job.model_copy(update={"model": job.model.model_copy(update={"pretrained": str(bert)})})
-    assert not encode(job, silent()).reused
-    assert prepared(job, bert).reused
 
 
 def test_a_set_that_is_not_there_is_an_error(tmp_path: Path) -> None:

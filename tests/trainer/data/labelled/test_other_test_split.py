@@ -321,17 +321,9 @@ def test_what_is_written_late_is_not_taken_for_the_new_split(
     assert measured(place) == measured(fresh["none"])
 
 
-def test_a_job_never_reports_the_test_figures_of_another(place: Place) -> None:
-    second, first = place.job("second"), place.job("first")
-    data = encode(second, silent())
-    run = train(second, silent(), data)
-    go(first)
-    with pytest.raises(RunError, match=rf"another test split \({named(place)}\).*{data.key}; start the command again"):
-        evaluate_run(second, run.key, silent(), data_keys(data))
-
-
-def test_a_whole_job_never_reports_the_test_figures_of_another(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, train_run = place.job("first"), trainer.pipelines.any_kind.train
+def test_a_job_never_reports_the_test_figures_of_another(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, train_run = place.job("first"), place.job("second"), trainer.pipelines.any_kind.train
+    noted, its_own = named(place), encode(second, silent()).key
 
     def meanwhile(*arguments: Any) -> ArtifactRef:
         run = train_run(*arguments)
@@ -339,8 +331,8 @@ def test_a_whole_job_never_reports_the_test_figures_of_another(place: Place, mon
         return run
 
     monkeypatch.setattr("trainer.pipelines.any_kind.train", meanwhile)
-    with pytest.raises(RunError, match="another test split"):
-        trainer.jobs.train(place.job("second"))
+    with pytest.raises(RunError, match=rf"another test split \({noted}\).*{its_own}; start the command again"):
+        trainer.jobs.train(second)
 
 
 def test_a_file_of_predictions_without_its_split_is_removed(place: Place, fresh: dict[str, Place]) -> None:

@@ -2,7 +2,6 @@
 give.
 """
 
-import json
 import logging
 import pickle
 import shutil
@@ -173,10 +172,8 @@ def test_texts_are_cut_as_the_library_cuts_them() -> None:
                 assert cut_lengths([one, two], room) == [ids.count(0), ids.count(1)]
 
 
-def test_a_tokenizer_that_keeps_the_end_of_texts_is_followed(bert: Path, tmp_path: Path) -> None:
-    model = Path(shutil.copytree(bert, tmp_path / "bert"))
-    settings = json.loads((model / "tokenizer_config.json").read_text())
-    (model / "tokenizer_config.json").write_text(json.dumps({**settings, "truncation_side": "left"}))
+def test_a_tokenizer_that_keeps_the_end_of_texts_is_followed(tmp_path: Path) -> None:
+    model = bert_folder(tmp_path / "bert", settings={"truncation_side": "left"})
     rows = pair_rows(docstrings(20))
     found = encoded_rows(tmp_path, rows, model, max_length=11)
     expected = load(model)([r["a"] for r in rows], [r["b"] for r in rows], truncation="longest_first", max_length=11)
@@ -190,19 +187,15 @@ def length_of(model: Path, tmp_path: Path, **options: Any) -> int:
 
 def test_the_length_is_what_the_tokenizer_says_or_the_models_positions(tmp_path: Path) -> None:
     assert length_of(bert_folder(tmp_path / "positions", positions=48), tmp_path) == 48
-    said = Path(shutil.copytree(tmp_path / "positions", tmp_path / "said"))
-    settings = json.loads((said / "tokenizer_config.json").read_text())
-    (said / "tokenizer_config.json").write_text(json.dumps({**settings, "model_max_length": 32}))
+    said = bert_folder(tmp_path / "said", positions=48, settings={"model_max_length": 32})
     assert length_of(said, tmp_path) == 32
     assert length_of(said, tmp_path, max_length=40) == 40
     with pytest.raises(ConfigError, match=r"data.max_length is 49, but the model '.*said' has 48 positions"):
         length_of(said, tmp_path, max_length=49)
 
 
-def test_positions_that_begin_after_the_padding_id_are_not_counted(bert: Path, tmp_path: Path) -> None:
-    model = Path(shutil.copytree(bert, tmp_path / "roberta"))
-    settings = json.loads((model / "tokenizer_config.json").read_text())
-    (model / "tokenizer_config.json").write_text(json.dumps({**settings, "tokenizer_class": "PreTrainedTokenizerFast"}))
+def test_positions_that_begin_after_the_padding_id_are_not_counted(tmp_path: Path) -> None:
+    model = bert_folder(tmp_path / "roberta", settings={"tokenizer_class": "PreTrainedTokenizerFast"})
     RobertaConfig(max_position_embeddings=50, pad_token_id=1, vocab_size=400).save_pretrained(model)
     assert length_of(model, tmp_path) == 48
 

@@ -72,9 +72,7 @@ def course_labels(tokenizer: Any, row: dict[str, Any], length: int) -> tuple[lis
 )
 def test_labels_stand_where_transformers_puts_them(family: str, settings: dict[str, Any], tmp_path: Path) -> None:
     if family == "bert":
-        model = bert_folder(tmp_path / "model")
-        path = model / "tokenizer_config.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+        model = bert_folder(tmp_path / "model", settings=settings)
     else:
         kind = {"tokenizer_class": family} if family != "gpt2" else {}
         model = gpt2_folder(tmp_path / "model", **kind)
@@ -102,9 +100,7 @@ def test_labels_stand_where_transformers_puts_them(family: str, settings: dict[s
 
 
 def test_a_word_that_fills_a_text_cut_on_the_left_is_refused_with_the_reason(tmp_path: Path) -> None:
-    model = bert_folder(tmp_path / "model")
-    path = model / "tokenizer_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "truncation_side": "left"}))
+    model = bert_folder(tmp_path / "model", settings={"truncation_side": "left"})
     rows = [{"tokens": ["a", "a-" * 45], "ner_tags": CLASSES[:1] * 2}]
     with pytest.raises(
         RecordError,
@@ -346,8 +342,6 @@ def test_words_that_a_tokenizer_would_read_as_one_get_the_spaces_of_running_text
     special = {"unk_token": "<unk>", "pad_token": "<pad>", "eos_token": "</s>"}
     model = gpt2_folder(tmp_path / "model", tokenizer=backend, **special)
     (model / "config.json").write_text(json.dumps({"model_type": "gemma", "max_position_embeddings": 64}))
-    path = model / "tokenizer_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "tokenizer_class": "PreTrainedTokenizerFast"}))
     encoder = encoder_of(model, tmp_path)
     assert ids_of(encoder) == backend.encode(TEXT).ids
     assert encoder.spaced == (kind in ("gemma", "never")), "others are left as they are"
