@@ -49,8 +49,7 @@ def prose(seed: int, words: int) -> list[str]:
 
 def write_documents(path: Path, texts: Sequence[str | Mapping[str, Any]]) -> Path:
     """A jsonl file of texts, or of whole records."""
-    write_rows(path, [{"text": text} if isinstance(text, str) else text for text in texts])
-    return path
+    return Path(write_rows(path, ({"text": text} if isinstance(text, str) else text for text in texts)))
 
 
 def curated_job(store: Path, paths_of: Mapping[str, str], curation: Mapping[str, Any], **data: Any) -> PrepareJob:
@@ -63,6 +62,14 @@ def curated_job(store: Path, paths_of: Mapping[str, str], curation: Mapping[str,
         "validation_fraction": 0.1, "workers": 1, "curation": curation,
     }  # fmt: skip
     return PrepareJob.model_validate({"store": str(store), "data": {**values, **data}})
+
+
+def job_on(
+    folder: Path, texts: Sequence[str | Mapping[str, Any]], curation: Mapping[str, Any], **data: Any
+) -> PrepareJob:
+    """A job that curates the corpus `one`, of these documents."""
+    path = write_documents(folder / "a.jsonl", texts)
+    return curated_job(folder / "store", {"one": str(path)}, curation, **data)
 
 
 def decide(job: PrepareJob) -> ArtifactRef:

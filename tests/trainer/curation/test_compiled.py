@@ -9,9 +9,7 @@ import numba
 import pytest
 
 from tests.trainer.curation_texts import encoded, texts
-from trainer.curation import c4, language, loops
-from trainer.curation import gopher as quality
-from trainer.curation import gopher as repetition
+from trainer.curation import c4, gopher, language, loops
 from trainer.curation import texts as of_texts
 
 ONE_LINE = """
@@ -112,9 +110,9 @@ def test_loops_are_compiled_once_whatever_the_texts_and_those_over_characters_fo
     for documents in ([], [b""], encoded(texts())):
         batch = of_texts.Texts(documents)
         of_texts.shingles(batch, 5)
-        for measure in (quality.quality, repetition.repetition, c4.c4, language.language):
+        for measure in (gopher.quality, gopher.repetition, c4.c4, language.language):
             measure(batch)
-    known = [loop for module in (loops, quality, repetition, c4, language) for loop in vars(module).values()]
+    known = [loop for module in (loops, gopher, c4, language) for loop in vars(module).values()]
     compiled = [loop for loop in known if isinstance(loop, numba.core.registry.CPUDispatcher)]
     assert len(compiled) > 20
     for loop in compiled:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.support import write_config
-from tests.trainer.curating import curated_job, decide, kept_out, prose, reasons_of, write_documents
+from tests.trainer.curating import curated_job, decide, job_on, kept_out, prose, reasons_of, write_documents
 from trainer.common.errors import CorpusError
 from trainer.config.curation import DecontaminateConfig, EvaluationText
 from trainer.config.jobs import PrepareJob
@@ -199,14 +199,13 @@ def test_a_missing_evaluation_file_is_an_error_before_anything_is_measured(tmp_p
 
 def test_an_evaluation_set_is_compared_as_documents_are_made(tmp_path: Path) -> None:
     line = " ".join([*prose(5, 6), "someone@example.org", *prose(6, 6)])
-    raw = write_documents(tmp_path / "a.jsonl", [line, "something else"])
     (tmp_path / "eval.txt").write_text(line + "\n")
     options = {
         "exact": None,
         "transform": {"mask": ["email"]},
         "decontaminate": {"files": [{"paths": [str(tmp_path / "eval.txt")]}]},
     }
-    job = curated_job(tmp_path / "store", {"one": str(raw)}, options)
+    job = job_on(tmp_path, [line, "something else"], options)
     assert reasons_of(job, decide(job).key, "one") == ["contaminated", "kept"]
 
 
@@ -222,11 +221,3 @@ def test_how_an_evaluation_set_is_read_names_what_is_looked_for(tmp_path: Path, 
     path.write_text("text;other,text\n" + f"short;{EVALUATION[3]},{EVALUATION[0]}\n")
     for mark, field, document in ((",", "text", 8), (";", "other,text", 2)):
         assert document in kept_out(job_of(tmp_path, raw, files=[{**one, "delimiter": mark, "fields": [field]}]))
-
-
-def test_an_evaluation_set_of_which_nothing_is_looked_for_is_refused(tmp_path: Path, raw: Path) -> None:
-    (tmp_path / "eval.txt").write_text("too short\nthis too\n")
-    with pytest.raises(
-        CorpusError, match=r"no text in .*eval.txt has 5 words or more, so nothing of it would be kept out"
-    ):
-        decide(job_of(tmp_path, raw, files=[{"paths": [str(tmp_path / "eval.txt")]}]))

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import write_config
 from tests.trainer.chats import chat_values
-from tests.trainer.curating import curated_job, decide, kept_out, prose, write_documents
+from tests.trainer.curating import decide, job_on, kept_out, prose, write_documents
 from tests.trainer.labelled_pairs import finetune_values
 from tests.trainer.labelled_words import word_values
 from trainer.common.errors import ConfigError, CorpusError, RecordError
@@ -36,9 +36,9 @@ def job_of(folder: Path, values: dict[str, Any], **options: Any) -> PrepareJob:
     """Six documents, each with another one of the sentences, and what keeps out the data of a job that tunes a
     model.
     """
-    raw = write_documents(folder / "raw.jsonl", [" ".join([*prose(n, 20), each]) for n, each in enumerate(SENTENCES)])
+    documents = [" ".join([*prose(n, 20), each]) for n, each in enumerate(SENTENCES)]
     named = {"jobs": [str(write_config(folder / "tuning.yaml", values))], **options}
-    return curated_job(folder / "store", {"one": str(raw)}, {"exact": None, "decontaminate": named})
+    return job_on(folder, documents, {"exact": None, "decontaminate": named})
 
 
 def conversation(*said: str) -> dict[str, Any]:
@@ -157,14 +157,13 @@ def test_what_a_job_measures_on_must_be_there_and_in_files(tmp_path: Path) -> No
 
 def test_a_file_without_the_field_of_its_text_names_the_setting_for_it(tmp_path: Path) -> None:
     asked = write_documents(tmp_path / "asked.jsonl", [{"question": SENTENCES[0]}])
-    raw = write_documents(tmp_path / "raw.jsonl", SENTENCES)
     kept = {"decontaminate": {"files": [{"paths": [str(asked)], "format": "jsonl"}]}}
     said = (
         f"^data.curation.decontaminate.files: {asked}: line 1: no field 'text'; it has question; specify the fields "
         "that hold its text$"
     )
     with pytest.raises(RecordError, match=said):
-        decide(curated_job(tmp_path / "store", {"one": str(raw)}, kept))
+        decide(job_on(tmp_path, SENTENCES, kept))
 
 
 def test_a_file_that_is_of_two_splits_is_counted_once(tmp_path: Path) -> None:
@@ -209,33 +208,30 @@ def test_examples_that_are_too_short_to_be_looked_for_are_counted(tmp_path: Path
     path = write_documents(
         tmp_path / "test.jsonl", [{"q": each, "a": SHORT} for each in (SENTENCES[0], SHORT, "", SENTENCES[1])]
     )
-    raw = write_documents(tmp_path / "raw.jsonl", [SENTENCES[0], SENTENCES[2]])
     files = [{"paths": [str(path)], "format": "jsonl", "fields": fields} for fields in (["q"], ["q", "a"])]
-    job = curated_job(tmp_path / "store", {"one": str(raw)}, {"exact": None, "decontaminate": {"files": files[:1]}})
+    job = job_on(tmp_path, [SENTENCES[0], SENTENCES[2]], {"exact": None, "decontaminate": {"files": files[:1]}})
     store, key = Store(job.store), decide(job).key
     told = read_decisions(store, key).details["kept_out"]
     digest = told["files"][0]["sha256"]
     assert told["texts"] == [{"sha256": digest, "field": "q", "texts": 3, "too_short": 1}]
-    write_documents(tmp_path / "raw.jsonl", [SENTENCES[0], SENTENCES[3]])
+    others = [SENTENCES[0], SENTENCES[3]]
+    write_documents(tmp_path / "a.jsonl", others)
     assert read_decisions(store, decide(job).key).details["kept_out"] == told, "it is remembered with the hashes"
-    both = curated_job(
-        tmp_path / "store", {"one": str(raw)}, {"exact": None, "decontaminate": {"files": files[1:], "least_words": 3}}
-    )
+    both = job_on(tmp_path, others, {"exact": None, "decontaminate": {"files": files[1:], "least_words": 3}})
     (q, a) = read_decisions(store, decide(both).key).details["kept_out"]["texts"]
     assert (q["texts"], q["too_short"], a["texts"], a["too_short"]) == (3, 0, 4, 0)
 
 
 def test_a_field_of_short_answers_does_not_stop_the_search_for_the_questions(tmp_path: Path) -> None:
     path = write_documents(tmp_path / "test.jsonl", [{"q": each, "a": SHORT} for each in SENTENCES[1:3]])
-    raw = write_documents(tmp_path / "raw.jsonl", SENTENCES[:3])
     files = [{"paths": [str(path)], "format": "jsonl", "fields": ["q", "a"]}]
-    job = curated_job(tmp_path / "store", {"one": str(raw)}, {"exact": None, "decontaminate": {"files": files}})
+    job = job_on(tmp_path, SENTENCES[:3], {"exact": None, "decontaminate": {"files": files}})
     assert kept_out(job) == [1, 2]
     told = read_decisions(Store(job.store), decide(job).key).details["kept_out"]["texts"]
     assert [(each["field"], each["texts"], each["too_short"]) for each in told] == [("q", 2, 0), ("a", 2, 2)]
     files[0]["fields"] = ["a"]
-    only = curated_job(tmp_path / "store", {"one": str(raw)}, {"exact": None, "decontaminate": {"files": files}})
-    with pytest.raises(CorpusError, match=r"no text in .*test.jsonl has 5 words or more"):
+    only = job_on(tmp_path, SENTENCES[:3], {"exact": None, "decontaminate": {"files": files}})
+    with pytest.raises(CorpusError, match=r"no text in .*test.jsonl has 5 words or more, so nothing of it would"):
         decide(only)
     write_splits(tmp_path, **{split: [pair(SENTENCES[3], SHORT)] for split in ("train", "validation", "test")})
     assert kept_out(job_of(tmp_path, finetune_values(tmp_path, "s", "x"))) == [3]

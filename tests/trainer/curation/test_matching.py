@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.trainer.curating import curated_job, decide, prose, reasons_of, write_documents
+from tests.trainer.curating import curated_job, decide, job_on, prose, reasons_of
 from tests.trainer.curation_texts import texts
 from trainer.config.curation import DecontaminateConfig, EvaluationText
 from trainer.curation.contamination import hashes_of
@@ -156,11 +156,8 @@ def test_documents_go_whatever_way_they_are_written_in(
 
 def test_a_sentence_of_chinese_is_found_in_a_document(tmp_path: Path) -> None:
     sentence = "水车小屋在河流狭窄的地方它的轮子日夜不停地转动着没有人知道"
-    raw = write_documents(
-        tmp_path / "raw.jsonl",
-        [f"从前有人说过：{sentence[:26]}。", f"从前有人说过：{sentence[:25]}。", f"从前，{sentence[2:]}"],
-    )
+    documents = [f"从前有人说过：{sentence[:26]}。", f"从前有人说过：{sentence[:25]}。", f"从前，{sentence[2:]}"]
     (tmp_path / "test.txt").write_text(sentence + "\n", encoding="utf-8")
     kept_out = {"files": [{"paths": [str(tmp_path / "test.txt")]}]}
-    job = curated_job(tmp_path / "store", {"one": str(raw)}, {"exact": None, "decontaminate": kept_out})
+    job = job_on(tmp_path, documents, {"exact": None, "decontaminate": kept_out})
     assert reasons_of(job, decide(job).key, "one") == ["contaminated", "kept", "contaminated"]

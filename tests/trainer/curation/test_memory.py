@@ -9,7 +9,6 @@ import pytest
 
 from tests.trainer.curating import prose
 from trainer.curation.measures import C4, Batch, Quality
-from trainer.curation.texts import Texts
 from trainer.curation.units import is_intact, read_arrays, write_arrays
 from trainer.data.readers import Document
 from trainer.store.storage import Store
@@ -41,16 +40,6 @@ def test_the_words_and_lines_of_a_large_document_take_a_few_times_its_size(lette
             measure(batch)
 
     assert peak_of(work) < most * len(text)
-
-
-def test_a_text_is_measured_the_same_beside_one_of_other_letters() -> None:
-    plain = [f"{ascii_prose(number, 40)}. And the end.\n" for number in range(20)]
-    alone, beside = (Texts([text.encode() for text in texts]) for texts in (plain, [*plain, "d’été, ÉTÉ"]))
-    assert (alone.points.dtype, beside.points.dtype) == (np.uint8, np.uint32)
-    for own, others in ((alone.words, beside.words), (alone.normalized_words(), beside.normalized_words())):
-        for name in set(own._fields) - {"starts"}:
-            assert getattr(own, name).tolist() == getattr(others, name)[: own.starts[-1]].tolist()
-    assert alone.lines.hashes.tolist() == beside.lines.hashes[: len(alone.lines.hashes)].tolist()
 
 
 def test_a_file_of_arrays_is_written_and_checked_without_further_copies(tmp_path: Path) -> None:

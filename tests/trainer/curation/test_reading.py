@@ -1,11 +1,10 @@
 """What is decided is about the documents that are tokenized, however their files are named and read."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from tests.trainer.curating import curated_job, decide, prose, reasons_of, write_documents
+from tests.trainer.curating import curated_job, decide, job_on, prose, reasons_of, write_documents
 from tests.trainer.made import prepare
 from trainer.common.errors import RecordError
 from trainer.common.progress import silent
@@ -48,8 +47,7 @@ def test_a_file_that_is_read_otherwise_under_another_name_is_measured_anew(tmp_p
 
 
 def test_a_piece_is_not_made_anew_for_what_is_decided_of_the_next_ones_records(tmp_path: Path) -> None:
-    path = write_documents(tmp_path / "a.jsonl", [text(number) for number in range(40)])
-    job = curated_job(tmp_path / "store", {"one": str(path)}, SHORT, shards={"num_shards": 2, "piece_bytes": 1024})
+    job = job_on(tmp_path, [text(number) for number in range(40)], SHORT, shards={"num_shards": 2, "piece_bytes": 1024})
     decided = open_decisions(Store(job.store), decide(job).key, "one")
     decided.reasons[int(decided.counts[0])] = 1
     found = decided.of_pieces(decided.pieces, job.data.corpora[0])
@@ -67,14 +65,3 @@ def test_a_bad_record_is_refused_when_it_is_met_first(tmp_path: Path) -> None:
     some = curated_job(tmp_path / "store", {}, SHORT, corpora=corpora)
     assert reasons_of(some, decide(some).key, "one") == ["kept"] * 4
     prepare(some, silent())
-
-
-def test_a_number_that_is_too_large_is_none(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text(
-        "".join(json.dumps({"text": text(number), "q": 10 ** (number * 200)}) + "\n" for number in range(3))
-    )
-    job = curated_job(
-        tmp_path / "store", {"one": str(path)}, {"filters": [{"kind": "score", "column": "q", "least_score": 0}]}
-    )
-    assert reasons_of(job, decide(job).key, "one") == ["kept", "kept", "score q: no number"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support import write_config
-from tests.trainer.curating import curated_job, decide, prose, write_documents
+from tests.trainer.curating import curated_job, decide, job_on, prose, write_documents
 from trainer.common.errors import ArtifactError, PipelineError
 from trainer.curation import functions, showing
 from trainer.curation.contamination import Overlap
@@ -131,12 +131,12 @@ def test_what_a_document_shares_is_told_with_the_example_that_has_it(
 
 def test_a_document_without_a_number_to_compare_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     records = [{"text": " ".join(prose(number, 20)), "score": number} for number in range(3)]
-    write_documents(tmp_path / "raw.jsonl", [*records, " ".join(prose(9, 20))])
+    records.append({"text": " ".join(prose(9, 20))})
     rule = {"kind": "score", "column": "score", "least_score": 1}
-    job = curated_job(tmp_path / "store", {"one": str(tmp_path / "raw.jsonl")}, {"filters": [rule]})
+    job = job_on(tmp_path, records, {"filters": [rule]})
     decide(job)
     said = shown(job.store, capsys, reason="score score: no number")
-    assert "raw.jsonl#4 of one: score score: no number\n" in said
+    assert "a.jsonl#4 of one: score score: no number\n" in said
     assert "  it has no number in the column 'score'; documents without one are dropped\n" in said
     assert "score 0, expected at least 1" in shown(job.store, capsys, reason="score score: score too low")
 
@@ -153,9 +153,8 @@ def test_a_number_beside_a_threshold_is_told_apart_from_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], least: float, score: float, told: str
 ) -> None:
     records = [{"text": " ".join(prose(number, 20)), "score": each} for number, each in enumerate((score, 1e9))]
-    raw = write_documents(tmp_path / "raw.jsonl", records)
     rule = {"kind": "score", "column": "score", "least_score": least}
-    job = curated_job(tmp_path / "store", {"one": str(raw)}, {"filters": [rule]})
+    job = job_on(tmp_path, records, {"filters": [rule]})
     decide(job)
     assert f"  {told}\n" in shown(job.store, capsys, reason="score score: score too low")
 
@@ -163,8 +162,7 @@ def test_a_number_beside_a_threshold_is_told_apart_from_it(
 def test_the_table_tells_which_share_of_pairs_is_found_at_the_threshold(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    raw = write_documents(tmp_path / "raw.jsonl", [" ".join(prose(number, 20)) for number in range(3)])
-    job = curated_job(tmp_path / "store", {"one": str(raw)}, {"near": {"least_similarity": 0.5}})
+    job = job_on(tmp_path, [" ".join(prose(number, 20)) for number in range(3)], {"near": {"least_similarity": 0.5}})
     decide(job)
     share = 1 - (1 - 0.5**5) ** 14
     assert f"14 bands of 5 minima find {share:.1%} of the pairs at 0.5;" in shown(job.store, capsys)
@@ -218,12 +216,13 @@ def test_documents_are_shown_with_the_decisions_that_they_are_from(
         assert shown(store, capsys, **asked).endswith(f"\ndecided in {key}\n")
 
 
-def test_what_was_not_decided_about_is_not_shown(store: str, tmp_path: Path) -> None:
+def test_what_was_not_decided_about_is_not_shown(
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "one.jsonl"
     path.write_text(path.read_text().replace("too short", "too brief"))
-    given = {"reason": None, "document": f"{path}#9", "corpus": None, "key": None, "examples": 5, "as_json": False}
     with pytest.raises(PipelineError, match="has changed since its documents were decided; run the job again"):
-        print_decisions(store, **given)
+        shown(store, capsys, document=f"{path}#9")
 
 
 @pytest.mark.parametrize(
@@ -240,10 +239,11 @@ def test_what_was_not_decided_about_is_not_shown(store: str, tmp_path: Path) -> 
         ({"key": "decisions/text-0123456789abcdef"}, "holds no decisions"),
     ],
 )
-def test_what_is_not_there_is_said(store: str, words: dict[str, str], says: str) -> None:
-    given = {"reason": None, "document": None, "corpus": None, "key": None, "examples": 5, "as_json": False, **words}
+def test_what_is_not_there_is_said(
+    store: str, capsys: pytest.CaptureFixture[str], words: dict[str, str], says: str
+) -> None:
     with pytest.raises(PipelineError, match=re.escape(says)):
-        print_decisions(store, **given)
+        shown(store, capsys, **words)
 
 
 def test_decisions_that_are_not_finished_hide_no_others(store: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -267,9 +267,8 @@ def test_the_table_is_told_without_the_functions(
     functions.load_function.cache_clear()
     assert "removed:judge: value too low" in shown(job.store, capsys)
     assert f"{raw}#1 of one: kept" in shown(job.store, capsys, document=f"{raw}#1")
-    given = {"reason": None, "document": f"{raw}#2", "corpus": None, "key": None, "examples": 5, "as_json": False}
     with pytest.raises(PipelineError, match="function 'removed:judge' cannot be loaded"):
-        print_decisions(job.store, **given)
+        shown(job.store, capsys, document=f"{raw}#2")
 
 
 def test_a_corpus_that_loses_much_and_a_cluster_that_is_large_are_warned_of(

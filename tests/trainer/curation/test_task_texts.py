@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.curating import curated_job, decide, kept_out, prose, write_documents
+from tests.trainer.curating import decide, job_on, kept_out, prose
 from tests.trainer.evaluation.harness_tasks import TASK, write_questions, write_yaml
 from trainer.common.errors import ConfigError, CorpusError, RecordError
 from trainer.config.jobs import PrepareJob
@@ -32,8 +32,7 @@ def job_of(folder: Path, *tasks: str) -> PrepareJob:
     documents = [
         " ".join([*prose(number, 20), text]) for number, text in enumerate((ASKED, SOLVED, PASSAGE, "nothing"))
     ]
-    raw = write_documents(folder / "raw.jsonl", documents)
-    return curated_job(folder / "store", {"one": str(raw)}, {"exact": None, "decontaminate": {"tasks": list(tasks)}})
+    return job_on(folder, documents, {"exact": None, "decontaminate": {"tasks": list(tasks)}})
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from tests.trainer.curating import curated_job, decide, prose, reasons_of, write_documents
+from tests.trainer.curating import decide, job_on, prose, reasons_of
 from tests.trainer.made import prepare
 from trainer.common.progress import silent
 from trainer.config.curation import TransformConfig
@@ -55,8 +55,7 @@ def test_characters_are_written_in_one_way() -> None:
 
 def test_what_is_tokenized_is_what_is_made_of_the_text(tmp_path: Path) -> None:
     texts = [" ".join([*prose(number, 60), "mail me@example.org", f"e\u0301{number}"]) for number in range(20)]
-    path = write_documents(tmp_path / "a.jsonl", texts)
-    job = curated_job(tmp_path / "store", {"one": str(path)}, {"transform": {"unicode": "NFC", "mask": ["email"]}})
+    job = job_on(tmp_path, texts, {"transform": {"unicode": "NFC", "mask": ["email"]}})
     data = prepare(job, silent())
     store = Store(job.store)
     tokenizer = Tokenizer.from_str(load_tokenizer(store, data.tokenizer.key).json)
@@ -70,12 +69,12 @@ def test_what_is_tokenized_is_what_is_made_of_the_text(tmp_path: Path) -> None:
     )
     assert text.count("<email>") == len(texts) and "@" not in text
     assert "\u00e9" in text and "e\u0301" not in text
-    other = curated_job(tmp_path / "store", {"one": str(path)}, {"transform": {"unicode": "NFC"}})
+    other = job_on(tmp_path, texts, {"transform": {"unicode": "NFC"}})
     assert prepare(other, silent()).shards[0].key != data.shards[0].key
 
 
 def test_duplicates_are_those_of_what_is_made_of_the_text(tmp_path: Path) -> None:
-    path = write_documents(tmp_path / "a.jsonl", ["write to a@example.org now", "write to b@example.org now"])
+    texts = ["write to a@example.org now", "write to b@example.org now"]
     for mask, expected in (([], "kept"), (["email"], "exact duplicate")):
-        job = curated_job(tmp_path / "store", {"one": str(path)}, {"transform": {"mask": mask}})
+        job = job_on(tmp_path, texts, {"transform": {"mask": mask}})
         assert reasons_of(job, decide(job).key, "one") == ["kept", expected]
