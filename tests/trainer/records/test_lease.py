@@ -86,19 +86,16 @@ def test_a_holder_that_is_not_yet_waited_for_counts_as_gone(atomic_store: Store,
         assert held(atomic_store)["pid"] == os.getpid()
 
 
+def write_foreign_lease(store: Store, host: str, beat: str) -> None:
+    """The lease of a process on another machine."""
+    other = {"id": "x", "since": "2026-01-01", "host": host, "pid": 1, "machine": "another", "started": "5"}
+    write_sealed(store, f"{RUN}/lease.json", {**other, "beat": beat})
+
+
 def show_life_elsewhere(store: Store, seconds_ago: float = 0.0) -> None:
     """The last sign of life of a process on another machine."""
     beat = (datetime.now(UTC) - timedelta(seconds=seconds_ago)).isoformat(timespec="milliseconds")
-    other = {
-        "id": "x",
-        "since": "2026-01-01",
-        "host": "far",
-        "pid": 1,
-        "machine": "another",
-        "started": "5",
-        "beat": beat,
-    }
-    write_sealed(store, f"{RUN}/lease.json", other)
+    write_foreign_lease(store, "far", beat)
 
 
 def test_a_holder_on_another_machine_that_was_silent_for_long_is_replaced_at_once(
@@ -161,13 +158,6 @@ def test_the_error_that_ends_a_block_counts_for_more_than_a_lease_that_cannot_be
     with pytest.raises(RunError, match="the first"), Lease(empty_store, RUN):
         monkeypatch.setattr(Store, "delete", away)
         raise RunError("the first")
-
-
-def test_nobody_waits_for_a_lease_to_remove_a_run(atomic_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "LOOK_SECONDS", LONG_TIME)
-    show_life_elsewhere(atomic_store)
-    with pytest.raises(RunError, match="process 1 on far"), Lease(atomic_store, RUN, removing=True):
-        pass
 
 
 def test_a_process_id_that_was_given_to_another_process_does_not_hold(atomic_store: Store) -> None:
@@ -234,8 +224,7 @@ def test_of_two_starts_of_one_run_one_trains_and_the_other_says_why_not(
 
 @pytest.mark.deep
 def test_a_race_for_a_dead_lease_has_one_winner(atomic_store: Store) -> None:
-    dead = {"id": "x", "since": "2026-01-01T00:00:00+00:00", "host": "far", "pid": 1, "machine": "m", "started": "5"}
-    write_sealed(atomic_store, f"{RUN}/lease.json", {**dead, "beat": dead["since"]})
+    write_foreign_lease(atomic_store, "far", "2026-01-01T00:00:00+00:00")
     command = [sys.executable, "-c", HOLDER, atomic_store.url]
     racers = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(4)]
     try:
@@ -312,8 +301,7 @@ def test_a_holder_that_was_silent_for_long_does_not_write_a_damaged_lease_anew(a
 def leave_from_the_future(store: Store, seconds_ago: float) -> None:
     """A lease of another machine, whose clock is an hour ahead, that was written so long ago."""
     beat = (datetime.now(UTC) + timedelta(hours=1)).isoformat(timespec="seconds")
-    who = {"id": "x", "since": beat, "host": "ahead", "pid": 1, "machine": "another", "started": "1", "beat": beat}
-    write_sealed(store, f"{RUN}/lease.json", who)
+    write_foreign_lease(store, "ahead", beat)
     assert store.local is not None
     then = time.time() - seconds_ago
     os.utime(store.local / RUN / "lease.json", (then, then))

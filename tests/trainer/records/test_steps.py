@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -201,14 +200,3 @@ def test_a_manifest_whose_recipe_is_not_that_of_its_name_is_of_another_artifact(
     write_manifest(any_store, key, manifest.model_copy(update={"kind": "shards", "recipe": {**RECIPE, "data.size": 9}}))
     with pytest.raises(ArtifactError, match="belongs to another shards"):
         read_manifest(any_store, key, "shards")
-
-
-def test_a_store_of_an_older_version_is_refused_by_one_message(any_store: Store, tmp_path: Path) -> None:
-    key = make(step_of(any_store)).key
-    manifest = read_manifest(any_store, key, "thing")
-    assert manifest is not None
-    write_manifest(any_store, key, manifest.model_copy(update={"format": 1, "headrace": "0.0.9"}))
-    with pytest.raises(
-        ArtifactError, match=r"it has format 1, of headrace 0\.0\.9; .* use a new store, or that version of headrace"
-    ):
-        read_manifest(any_store, key, "thing")
