@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import flip_bit
 from tests.trainer.report_runs import DETAILS, publish
 from trainer.common.errors import ArtifactError, ConfigError, RankLost, StorageError
 from trainer.store.artifact_files import explaining_removal, fetch_artifact, fetch_files, find_damage, require_intact
@@ -35,13 +36,6 @@ def artifact(empty_store: Store) -> Manifest:
         return publish_folder(empty_store, folder, "things/a", "thing", "0123", {"n": 1})
 
 
-def flip(path: Path, position: int) -> None:
-    """Change one bit of one byte."""
-    data = bytearray(path.read_bytes())
-    data[position] ^= 1
-    path.write_bytes(data)
-
-
 def test_a_published_artifact_is_intact_and_its_manifest_lists_every_file(
     empty_store: Store, artifact: Manifest
 ) -> None:
@@ -51,14 +45,6 @@ def test_a_published_artifact_is_intact_and_its_manifest_lists_every_file(
     assert empty_store.names("things/a") == sorted([*FILES, MANIFEST])
     assert find_damage(empty_store, "things/a", artifact) == {}
     require_intact(empty_store, "things/a", artifact)
-
-
-@pytest.mark.parametrize("position", [0, 1280, -1])
-def test_one_changed_bit_is_found_wherever_it_is(position: int, empty_store: Store, artifact: Manifest) -> None:
-    flip(empty_store.fetch("things/a/a.bin"), position)
-    damage = find_damage(empty_store, "things/a", artifact)
-    assert list(damage) == ["a.bin"]
-    assert "does not match its checksum" in damage["a.bin"]
 
 
 def test_a_missing_a_truncated_and_a_longer_file_are_each_named(empty_store: Store, artifact: Manifest) -> None:
@@ -107,8 +93,9 @@ def test_a_count_of_bytes_that_cannot_be_is_damage(empty_store: Store, name: str
 def test_an_artifact_of_another_kind_or_format_is_refused(empty_store: Store, artifact: Manifest) -> None:
     with pytest.raises(ArtifactError, match=r"holds 'thing'; expected 'shards'"):
         read_manifest(empty_store, "things/a", "shards")
-    write_manifest(empty_store, "things/a", artifact.model_copy(update={"format": 1}))
-    with pytest.raises(ArtifactError, match=r"it has format 1, .* reads only format 2: use a new store"):
+    write_manifest(empty_store, "things/a", artifact.model_copy(update={"format": 1, "headrace": "0.0.9"}))
+    told = r"it has format 1, of headrace 0\.0\.9; .* reads only format 2: use a new store, or that version of headrace"
+    with pytest.raises(ArtifactError, match=told):
         read_manifest(empty_store, "things/a", "thing")
 
 
@@ -119,28 +106,6 @@ def test_a_damaged_manifest_is_refused_by_its_path(damage: bytes, empty_store: S
         read_manifest(empty_store, "things/a", "thing")
 
 
-def test_any_changed_byte_of_a_manifest_is_seen(empty_store: Store, artifact: Manifest) -> None:
-    path = empty_store.fetch(f"things/a/{MANIFEST}")
-    data = path.read_bytes()
-    for position in range(0, len(data), 5):
-        path.write_bytes(data)
-        flip(path, position)
-        with pytest.raises(ArtifactError):
-            read_manifest(empty_store, "things/a", "thing")
-
-
-def test_remote_artifacts_are_checked_byte_for_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    store = Store(f"memory://{tmp_path.name}-manifest")
-    store.write_bytes("a/x", b"0123")
-    manifest = make_manifest("thing", "name", [digest_file(store.fetch("a/x"))], {})
-    assert find_damage(store, "a", manifest) == {}
-    store.write_bytes("a/x", b"0124")
-    assert "does not match its checksum" in find_damage(store, "a", manifest)["x"]
-    store.delete("a/x")
-    assert find_damage(store, "a", manifest) == {"x": "is missing"}
-
-
 def test_a_cached_copy_that_has_changed_is_fetched_again_and_not_taken_for_damage_of_the_store(
     remote_store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -149,7 +114,7 @@ def test_a_cached_copy_that_has_changed_is_fetched_again_and_not_taken_for_damag
         manifest = publish_folder(remote_store, folder, "things/a", "thing", "0123", {})
     assert find_damage(remote_store, "things/a", manifest) == {}
     sha256 = manifest.digests()["a.bin"]
-    flip(remote_store.fetch("things/a/a.bin", sha256), 100)  # the same file as in the cache
+    flip_bit(remote_store.fetch("things/a/a.bin", sha256), 100)  # the same file as in the cache
     assert remote_store.fetch("things/a/a.bin", sha256).read_bytes() == FILES["a.bin"]
     assert "copy on this machine's disk was changed" in caplog.text
 
@@ -161,7 +126,7 @@ def test_a_cached_copy_that_rots_without_a_trace_is_found_by_a_look_at_the_artif
     manifest = make_manifest("thing", "name", [digest_file(remote_store.fetch("a/x"), "x")], {})
     copy = remote_store.fetch("a/x", manifest.digests()["x"])
     modified = copy.stat().st_mtime_ns
-    flip(copy, 100)
+    flip_bit(copy, 100)
     os.utime(copy, ns=(modified, modified))
     assert find_damage(remote_store, "a", manifest) == {}
     assert "copy on this machine's disk was changed" in caplog.text
@@ -194,12 +159,14 @@ def test_sizes_are_read_off_one_listing_and_what_it_lacks_is_asked_for(
     }  # fmt: skip
 
 
-def test_a_file_that_is_damaged_in_the_store_and_in_the_cache_is_found(remote_store: Store) -> None:
+def test_a_file_that_is_damaged_in_the_store_and_in_the_cache_or_is_gone_is_found(remote_store: Store) -> None:
     remote_store.write_bytes("a/x", b"0123")
     manifest = make_manifest("thing", "name", [digest_file(remote_store.fetch("a/x"), "x")], {})
-    flip(remote_store.fetch("a/x", manifest.digests()["x"]), 0)
+    flip_bit(remote_store.fetch("a/x", manifest.digests()["x"]), 0)
     remote_store.write_bytes("a/x", b"0124")
     assert "does not match its checksum" in find_damage(remote_store, "a", manifest)["x"]
+    remote_store.delete("a/x")
+    assert find_damage(remote_store, "a", manifest) == {"x": "is missing"}
 
 
 def test_equal_values_have_equal_fingerprints_and_others_have_others() -> None:

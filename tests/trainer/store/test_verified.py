@@ -9,6 +9,7 @@ import fsspec
 import pytest
 
 from tests.s3 import S3Server
+from tests.support import flip_bit
 from trainer.common.errors import WrongContent
 from trainer.store import checked_files
 from trainer.store.checked_files import UNUSED_SECONDS, forget_unused, require_content
@@ -49,10 +50,10 @@ def settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def flip(path: Path) -> None:
     """Flip a bit, later by the file system's clock than what was written before."""
-    before, data = path.stat(), bytearray(path.read_bytes())
-    data[5] ^= 1
+    before = path.stat()
+    flip_bit(path)
     while path.stat().st_mtime_ns == before.st_mtime_ns:
-        path.write_bytes(data)
+        os.utime(path)
 
 
 def records(memory: Path) -> list[Path]:
@@ -67,14 +68,6 @@ def test_what_has_not_changed_is_read_once(settled: Path, reads: list[str]) -> N
     assert reads == ["file", "file"]
 
 
-def test_a_flipped_bit_is_found_after_the_file_was_verified(settled: Path) -> None:
-    require_content(settled, SHA256)
-    flip(settled)
-    for _ in range(2):
-        with pytest.raises(WrongContent, match="does not match its checksum"):
-            require_content(settled, SHA256)
-
-
 def test_a_flipped_bit_is_found_though_the_files_time_was_set_back(settled: Path) -> None:
     require_content(settled, SHA256)
     before = settled.stat()
@@ -83,8 +76,9 @@ def test_a_flipped_bit_is_found_though_the_files_time_was_set_back(settled: Path
     assert (settled.stat().st_size, settled.stat().st_mtime_ns, settled.stat().st_ino) == (
         before.st_size, before.st_mtime_ns, before.st_ino,
     )  # fmt: skip
-    with pytest.raises(WrongContent):
-        require_content(settled, SHA256)
+    for _ in range(2):
+        with pytest.raises(WrongContent, match="does not match its checksum"):
+            require_content(settled, SHA256)
 
 
 def test_a_bit_that_rotted_without_a_trace_stays_found_once_it_was_looked_at(settled: Path) -> None:
