@@ -12,7 +12,7 @@ import fsspec
 import pytest
 
 from tests.depth import once
-from tests.faults import faulty
+from tests.faults import Faults, faulty
 from tests.s3 import S3Server
 from tests.support import small_job
 from trainer.common.errors import CorpusError, StorageError
@@ -37,6 +37,14 @@ def environment(s3: S3Server) -> Iterator[pytest.MonkeyPatch]:
     forget()
 
 
+@pytest.fixture
+def faults(s3: S3Server, environment: pytest.MonkeyPatch) -> Iterator[Faults]:
+    """What the server does to the requests of new connections."""
+    with faulty(s3.address, share=0, latency=0) as (address, faults):
+        environment.setenv("AWS_ENDPOINT_URL", address)
+        yield faults
+
+
 def test_a_bucket_that_is_missing_is_named(s3: S3Server) -> None:
     store = Store("s3://no-such-bucket/store")
     with pytest.raises(StorageError, match=r"cannot write s3://no-such-bucket/store/\.staging/.*create the bucket"):
@@ -44,7 +52,25 @@ def test_a_bucket_that_is_missing_is_named(s3: S3Server) -> None:
     assert store.read_json("runs/one/config.json") is None
 
 
-@pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
+KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+
+
+def forget_keys(environment: pytest.MonkeyPatch) -> None:
+    for name in KEYS:
+        environment.delenv(name)
+
+
+def provide_keys(environment: pytest.MonkeyPatch, folder: Path, program: str | None) -> None:
+    """Let a program provide the credentials; it is missing if it is None."""
+    if program is not None:
+        (folder / "provider").write_text(f"#!/bin/sh\n{program}\n")
+        (folder / "provider").chmod(0o755)
+    (folder / "config").write_text(f"[default]\ncredential_process = {folder}/provider\n")
+    environment.setenv("AWS_CONFIG_FILE", str(folder / "config"))
+    environment.setenv("AWS_SHARED_CREDENTIALS_FILE", str(folder / "none"))
+
+
+@pytest.mark.parametrize("name", KEYS)
 def test_credentials_that_are_wrong_are_said_to_be_and_not_shown(
     name: str, s3: S3Server, environment: pytest.MonkeyPatch
 ) -> None:
@@ -59,11 +85,14 @@ def test_credentials_that_are_wrong_are_said_to_be_and_not_shown(
         assert s3.env["AWS_SECRET_ACCESS_KEY"] not in str(raised.value)
 
 
-def test_credentials_that_are_missing_are_asked_for(s3: S3Server, environment: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        environment.delenv(name)
+def test_credentials_that_are_missing_are_asked_for_by_the_store_and_for_raw_files(
+    s3: S3Server, environment: pytest.MonkeyPatch
+) -> None:
+    forget_keys(environment)
     with pytest.raises(StorageError, match=r"cannot write s3://.*AWS_ACCESS_KEY_ID"):
         Store(s3.new_store()).write_bytes("a", b"x")
+    with pytest.raises(CorpusError, match=r"Unable to locate credentials; .*AWS_ACCESS_KEY_ID.* may list and read"):
+        find_sources(CorpusConfig(name="raw", paths=[f"{s3.new_store()}/*.txt"]))
 
 
 SETTINGS = {
@@ -89,22 +118,13 @@ def test_settings_of_s3_that_are_wrong_are_said_to_be_for_the_store_and_raw_file
     assert not of_store.value.transient and not of_raw.value.transient
 
 
-def test_credentials_that_are_missing_for_raw_files_are_asked_for(
-    s3: S3Server, environment: pytest.MonkeyPatch
-) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        environment.delenv(name)
-    with pytest.raises(CorpusError, match=r"Unable to locate credentials; .*AWS_ACCESS_KEY_ID.* may list and read"):
-        find_sources(CorpusConfig(name="raw", paths=[f"{s3.new_store()}/*.txt"]))
-
-
+OUTDATED = '{"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b", "Expiration": "2020-01-01T00:00:00Z"}'
 PROVIDERS = {
     "missing": (None, "No such file or directory"),
     "garbage": ("echo Please log in.", "Expecting value"),
     "failing": ("echo The vault is locked. >&2; exit 1", "The vault is locked"),
-    "outdated": ("echo '{OUTDATED}'", "still expired"),
+    "outdated": (f"echo '{OUTDATED}'", "still expired"),
 }
-OUTDATED = '{"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b", "Expiration": "2020-01-01T00:00:00Z"}'
 
 
 @pytest.mark.parametrize("kind", [*PROVIDERS, "no token"])
@@ -113,20 +133,14 @@ def test_a_bucket_whose_credentials_cannot_be_provided_does_not_look_empty(
 ) -> None:
     url = s3.new_store()
     Store(url).write_bytes("a/b", b"text")
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        environment.delenv(name)
+    forget_keys(environment)
     if kind == "no token":
         environment.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
         environment.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/any")
         said = "No such file or directory"
     else:
         program, said = PROVIDERS[kind]
-        if program is not None:
-            (tmp_path / "provider").write_text(f"#!/bin/sh\n{program.replace('{OUTDATED}', OUTDATED)}\n")
-            (tmp_path / "provider").chmod(0o755)
-        (tmp_path / "config").write_text(f"[default]\ncredential_process = {tmp_path}/provider\n")
-        environment.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-        environment.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+        provide_keys(environment, tmp_path, program)
     fsspec.get_filesystem_class("s3").clear_instance_cache()
     store = Store(url)
     asked = [
@@ -151,13 +165,8 @@ def test_credentials_that_are_valid_but_cannot_be_renewed_yet_are_used_in_silenc
     soon = (datetime.now(UTC) + timedelta(minutes=13)).isoformat()  # renewed from 15 minutes before the end on
     found = {"Version": 1, "AccessKeyId": s3.env["AWS_ACCESS_KEY_ID"], "Expiration": soon}
     found["SecretAccessKey"] = s3.env["AWS_SECRET_ACCESS_KEY"]
-    (tmp_path / "provider").write_text(f"#!/bin/sh\necho '{json.dumps(found)}'\nmv $0 $0.gone\n")
-    (tmp_path / "provider").chmod(0o755)
-    (tmp_path / "config").write_text(f"[default]\ncredential_process = {tmp_path}/provider\n")
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        environment.delenv(name)
-    environment.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    environment.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    forget_keys(environment)
+    provide_keys(environment, tmp_path, f"echo '{json.dumps(found)}'\nmv $0 $0.gone")
     command = [
         sys.executable,
         "-c",
@@ -188,73 +197,61 @@ def test_whoever_may_not_write_there_is_told_so(s3: S3Server, environment: pytes
     assert store.read_bytes("a/b") == b"x"
 
 
-def test_credentials_that_expire_are_said_to_be(s3: S3Server, environment: pytest.MonkeyPatch) -> None:
-    with faulty(s3.address, share=0, latency=0) as (address, faults):
-        environment.setenv("AWS_ENDPOINT_URL", address)
-        store = Store(s3.new_store())
-        store.write_bytes("a/b", b"x")
-        faults.always = "expired"
-        for operation in (
-            lambda: store.write_bytes("a/b", b"y"),
-            lambda: store.read_bytes("a/b"),
-            lambda: store.names("a"),
+def test_credentials_that_expire_are_said_to_be(s3: S3Server, faults: Faults) -> None:
+    store = Store(s3.new_store())
+    store.write_bytes("a/b", b"x")
+    faults.always = "expired"
+    for operation in (
+        lambda: store.write_bytes("a/b", b"y"),
+        lambda: store.read_bytes("a/b"),
+        lambda: store.names("a"),
+    ):
+        with pytest.raises(
+            StorageError, match=r"cannot (write|read|list) s3://.*/a.* expired.*; check the credentials"
         ):
-            with pytest.raises(
-                StorageError, match=r"cannot (write|read|list) s3://.*/a.* expired.*; check the credentials"
-            ):
-                operation()
+            operation()
 
 
-def test_a_deletion_of_which_the_server_refuses_each_object_is_said_to_fail(
-    s3: S3Server, environment: pytest.MonkeyPatch
-) -> None:
-    with faulty(s3.address, share=0, latency=0) as (address, faults):
-        environment.setenv("AWS_ENDPOINT_URL", address)
-        store = Store(s3.new_store())
-        names = [f"{number}.bin" for number in range(3)]
-        for name in names:
-            store.write_bytes(f"a/{name}", b"x")
-        faults.always = "no deletion"
-        with pytest.raises(StorageError, match=r"cannot delete s3://.*/a: Access Denied; check the credentials"):
-            store.delete("a")
-        faults.always = None
-        assert store.names("a") == names
+def test_a_deletion_of_which_the_server_refuses_each_object_is_said_to_fail(s3: S3Server, faults: Faults) -> None:
+    store = Store(s3.new_store())
+    names = [f"{number}.bin" for number in range(3)]
+    for name in names:
+        store.write_bytes(f"a/{name}", b"x")
+    faults.always = "no deletion"
+    with pytest.raises(StorageError, match=r"cannot delete s3://.*/a: Access Denied; check the credentials"):
         store.delete("a")
-        assert not store.names("a")
+    faults.always = None
+    assert store.names("a") == names
+    store.delete("a")
+    assert not store.names("a")
 
 
 @pytest.mark.parametrize(("fate", "hint"), [("skewed", "this machine's clock"), ("elsewhere", "AWS_DEFAULT_REGION")])
-def test_a_wrong_clock_and_a_wrong_region_are_named(
-    fate: str, hint: str, s3: S3Server, environment: pytest.MonkeyPatch
-) -> None:
-    with faulty(s3.address, share=0, latency=0) as (address, faults):
-        environment.setenv("AWS_ENDPOINT_URL", address)
-        store = Store(s3.new_store())
-        raw = CorpusConfig(name="raw", paths=[store.path("a.txt")])
-        faults.always = fate
-        for operation in (lambda: check_writable(store), lambda: store.read_bytes("a/b"), lambda: store.names("a")):
-            with pytest.raises(StorageError, match=rf"cannot (write|read|list) s3://.*; .*{hint}") as raised:
-                operation()
-            assert "credentials" not in str(raised.value)
-        for operation in (lambda: store.exists("a/b"), lambda: find_sources(raw)):
-            with pytest.raises((StorageError, CorpusError), match=hint):  # to HEAD the server gives no code
-                operation()
+def test_a_wrong_clock_and_a_wrong_region_are_named(fate: str, hint: str, s3: S3Server, faults: Faults) -> None:
+    store = Store(s3.new_store())
+    raw = CorpusConfig(name="raw", paths=[store.path("a.txt")])
+    faults.always = fate
+    for operation in (lambda: check_writable(store), lambda: store.read_bytes("a/b"), lambda: store.names("a")):
+        with pytest.raises(StorageError, match=rf"cannot (write|read|list) s3://.*; .*{hint}") as raised:
+            operation()
+        assert "credentials" not in str(raised.value)
+    for operation in (lambda: store.exists("a/b"), lambda: find_sources(raw)):
+        with pytest.raises((StorageError, CorpusError), match=hint):  # to HEAD the server gives no code
+            operation()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_redirect_without_a_region_is_an_error_that_lasts(s3: S3Server, environment: pytest.MonkeyPatch) -> None:
-    with faulty(s3.address, share=0, latency=0) as (address, faults):
-        environment.setenv("AWS_ENDPOINT_URL", address)
-        store = Store(s3.new_store())
-        raw = CorpusConfig(name="raw", paths=[f"{store.url}/*.txt"])
-        faults.always = "redirected"
-        said = r"s3://.*: the server redirects requests, and names no region; .*AWS_DEFAULT_REGION and AWS_ENDPOINT_URL"
-        for operation in (lambda: store.names("a"), lambda: store.exists("a/b"), lambda: find_sources(raw)):
-            with pytest.raises((StorageError, CorpusError), match=said) as raised:
-                operation()
-            assert not raised.value.transient
-            del raised
-            gc.collect()  # connections that botocore's recursion does not close
+def test_a_redirect_without_a_region_is_an_error_that_lasts(s3: S3Server, faults: Faults) -> None:
+    store = Store(s3.new_store())
+    raw = CorpusConfig(name="raw", paths=[f"{store.url}/*.txt"])
+    faults.always = "redirected"
+    said = r"s3://.*: the server redirects requests, and names no region; .*AWS_DEFAULT_REGION and AWS_ENDPOINT_URL"
+    for operation in (lambda: store.names("a"), lambda: store.exists("a/b"), lambda: find_sources(raw)):
+        with pytest.raises((StorageError, CorpusError), match=said) as raised:
+            operation()
+        assert not raised.value.transient
+        del raised
+        gc.collect()  # connections that botocore's recursion does not close
 
 
 @pytest.mark.parametrize(
@@ -262,56 +259,44 @@ def test_a_redirect_without_a_region_is_an_error_that_lasts(s3: S3Server, enviro
     [("ignore conditions", "ignores conditional writes; "), ("no conditions", r"refuses conditional writes \(.*\); ")],
 )
 def test_a_server_that_would_let_two_processes_write_one_run_is_refused_before_any_work(
-    fate: str, said: str, raw: Path, s3: S3Server, environment: pytest.MonkeyPatch
+    fate: str, said: str, raw: Path, s3: S3Server, faults: Faults
 ) -> None:
-    with faulty(s3.address, share=0, latency=0) as (address, faults):
-        environment.setenv("AWS_ENDPOINT_URL", address)
-        store = Store(s3.new_store())
-        check_writable(store)
-        faults.always = fate
-        with pytest.raises(
-            StorageError, match=rf"the server of {store.url} {said}.*If-None-Match and If-Match"
-        ) as raised:
-            preflight(small_job(raw, store.url), silent())
-        assert not raised.value.transient
-        assert list(store.walk()) == []
+    store = Store(s3.new_store())
+    check_writable(store)
+    faults.always = fate
+    with pytest.raises(StorageError, match=rf"the server of {store.url} {said}.*If-None-Match and If-Match") as raised:
+        preflight(small_job(raw, store.url), silent())
+    assert not raised.value.transient
+    assert list(store.walk()) == []
 
 
-def test_a_raw_file_in_an_archive_of_the_bucket_is_said_to_be(s3: S3Server, environment: pytest.MonkeyPatch) -> None:
+def test_a_raw_file_in_an_archive_of_the_bucket_is_said_to_be(s3: S3Server, faults: Faults) -> None:
     path = f"{s3.new_store()}/raw.txt"
     fsspec.filesystem("s3").pipe_file(path, b"text")
-    with faulty(s3.address, share=0, latency=0) as (address, faults):
-        environment.setenv("AWS_ENDPOINT_URL", address)
-        fsspec.get_filesystem_class("s3").clear_instance_cache()
-        (source,) = find_sources(CorpusConfig(name="raw", paths=[path]))
-        faults.always, faults.only = "archived", b"GET "
-        with (
-            pytest.raises(CorpusError, match=r"storage class; restore the object from its archive"),
-            reading(source.path),
-            open_bytes(source.path) as file,
-        ):
-            file.read()
+    (source,) = find_sources(CorpusConfig(name="raw", paths=[path]))
+    faults.always, faults.only = "archived", b"GET "
+    with (
+        pytest.raises(CorpusError, match=r"storage class; restore the object from its archive"),
+        reading(source.path),
+        open_bytes(source.path) as file,
+    ):
+        file.read()
 
 
-def test_an_answer_that_is_shorter_than_requested_is_not_taken_for_a_raw_file(
-    s3: S3Server, environment: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_that_is_shorter_than_requested_is_not_taken_for_a_raw_file(s3: S3Server, faults: Faults) -> None:
     path, text = f"{s3.new_store()}/raw.txt", b"a line of text\n" * 10_000
     fsspec.filesystem("s3").pipe_file(path, text)
-    with faulty(s3.address, share=0, latency=0) as (address, faults):
-        environment.setenv("AWS_ENDPOINT_URL", address)
-        fsspec.get_filesystem_class("s3").clear_instance_cache()
-        (source,) = find_sources(CorpusConfig(name="raw", paths=[path]))
-        with open_bytes(source.path) as file:
-            assert file.read() == text
-        faults.always = "short"
-        with (
-            pytest.raises(CorpusError, match=r"150000 bytes from 0 were requested, 75000 arrived") as raised,
-            reading(source.path),
-            open_bytes(source.path) as file,
-        ):
-            file.read()
-        assert raised.value.transient
+    (source,) = find_sources(CorpusConfig(name="raw", paths=[path]))
+    with open_bytes(source.path) as file:
+        assert file.read() == text
+    faults.always = "short"
+    with (
+        pytest.raises(CorpusError, match=r"150000 bytes from 0 were requested, 75000 arrived") as raised,
+        reading(source.path),
+        open_bytes(source.path) as file,
+    ):
+        file.read()
+    assert raised.value.transient
 
 
 @pytest.mark.parametrize("method", ["create", "_replace"])
@@ -337,14 +322,12 @@ def test_a_check_that_fails_for_a_while_leaves_nothing(s3: S3Server, monkeypatch
 @pytest.mark.deep
 @pytest.mark.parametrize("fate", once("slow down", "internal error", "reset", "half", "silence"))
 def test_a_server_that_never_answers_well_is_given_up_after_a_while(
-    fate: str, s3: S3Server, environment: pytest.MonkeyPatch
+    fate: str, s3: S3Server, environment: pytest.MonkeyPatch, faults: Faults
 ) -> None:
     options = {"retries": {"mode": "standard", "max_attempts": 2}, "read_timeout": 0.2}
     environment.setitem(remote.S3_OPTIONS, "config_kwargs", options)
-    with faulty(s3.address, share=0, latency=0) as (address, faults):
-        environment.setenv("AWS_ENDPOINT_URL", address)
-        store = Store(s3.new_store())
-        faults.always = fate
-        with pytest.raises(StorageError, match=r"cannot read s3://headrace/\w+/a/b: "):
-            store.read_bytes("a/b")
-        assert 2 < faults.counts[fate] <= 3 * remote.ROUNDS**2, "it is tried again, and not for ever"
+    store = Store(s3.new_store())
+    faults.always = fate
+    with pytest.raises(StorageError, match=r"cannot read s3://headrace/\w+/a/b: "):
+        store.read_bytes("a/b")
+    assert 2 < faults.counts[fate] <= 3 * remote.ROUNDS**2, "it is tried again, and not for ever"
