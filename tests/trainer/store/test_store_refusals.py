@@ -189,9 +189,9 @@ SHORT = r"cannot write .*{key}: No space left on device: " + LACK
 
 
 @contextmanager
-def small_disk(folder: Path) -> Iterator[Path]:
+def small_disk(folder: Path, size: str = "12m") -> Iterator[Path]:
     """A disk of its own, that may be filled."""
-    if not mounted(folder, "size=12m"):
+    if not mounted(folder, f"size={size}"):
         pytest.fail("this user may not mount: no disk can be filled here")
     with unmounted_at_end(folder):
         yield folder
