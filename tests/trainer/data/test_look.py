@@ -7,6 +7,8 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.trainer.raw_files import FORMATS, PACKINGS, docstrings
@@ -66,9 +68,11 @@ def test_what_is_no_text_is_named_with_what_to_do(data: bytes, says: str, form: 
         ),
         ("a.csv", b"text;n\nx;1\n", {"format": "csv"}, "seem to be separated by semicolons: set delimiter to ';'"),
         ("a.tsv", b"text,n\nx,1\n", {"format": "csv"}, "seem to be separated by commas: set delimiter to ','"),
+        ("a.jsonl", b'{"text": ["a", "b"]}\n' * 9, {"format": "jsonl"}, "line 1: field 'text' holds list, not text"),
+        ("a.jsonl", b'{"body": "a"}\n', {"format": "jsonl"}, "line 1: no field 'text'; it has body"),
         ("a.jsonl", TEXT.encode("utf-16"), {"format": "jsonl"}, "is UTF-16"),
     ],
-    ids=["column", "semicolons", "commas", "utf-16"],
+    ids=["column", "semicolons", "commas", "lists", "field", "utf-16"],
 )
 def test_records_without_text_are_refused(name: str, data: bytes, options: Any, says: str, tmp_path: Path) -> None:
     assert says in refusal(data, tmp_path / name, **options)
@@ -84,6 +88,16 @@ def test_lines_that_end_in_carriage_returns_alone_are_warned_of(
         path.write_bytes(f"one{end}%{end}two{end}".encode())
         look(path, **options)
     assert f"{path} is one document, because its lines end in carriage returns alone" in caplog.text
+
+
+def test_a_parquet_column_of_lists_or_of_another_name_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    for column, says in {
+        "text": "row 0: field 'text' holds list, not text",
+        "body": "no column 'text'; it has body",
+    }.items():
+        pq.write_table(pa.table({column: [["a", "b"]] * 9}), path)
+        assert says in refusal(path.read_bytes(), path, format="parquet")
 
 
 @pytest.mark.parametrize(

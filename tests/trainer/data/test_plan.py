@@ -126,6 +126,7 @@ def test_a_corpus_smaller_than_one_window_is_refused() -> None:
         CorpusError, match=r"'small' is smaller than one window: its largest shard has 127 tokens.* is 128; use"
     ):
         make_plan(settings(), [shards_of("big", [10_000]), shards_of("small", [127, 126])], ranks=1)
+    assert make_plan(settings(), [shards_of("small", [128])], ranks=1).windows == 1
 
 
 def test_a_warm_up_beyond_the_end_is_refused() -> None:

@@ -71,6 +71,16 @@ def test_ids_take_two_bytes_where_the_largest_added_tokens_included_fits(
     assert info.eos_id == info.max_id
 
 
+def test_a_large_document_without_line_ends_has_the_ids_of_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "BATCH_BYTES", 64)
+    info = info_of(byte_level_bpe())
+    text = " ".join(docstrings(20)).replace("\n", " ")
+    build(tmp_path, write_documents(tmp_path / "a.jsonl", [text]), info, format="jsonl")
+    assert read_side(tmp_path, "shard", 3, "<u2").ids == [*ENGINES["tokenizers"](info)([text.encode()])[0], info.eos_id]
+
+
 def test_about_the_wanted_share_is_held_out() -> None:
     texts = [str(number).encode() for number in range(20_000)]
     for fraction in (0.01, 0.3):

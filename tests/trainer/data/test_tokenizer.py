@@ -79,6 +79,14 @@ def test_a_long_line_is_given_to_the_trainer_in_short_blocks_that_train_the_same
     assert len(line.encode()) > 10 * 499 and made[0] == made[1]
 
 
+def test_another_file_at_the_same_place_is_another_tokenizer(text: Path, empty_store: Store, tmp_path: Path) -> None:
+    path = saved(byte_level_bpe(500), tmp_path / TOKENIZER_FILE)
+    data = data_of(text, {"path": str(path)})
+    make(empty_store, data)
+    saved(byte_level_bpe(400), path)
+    assert find(empty_store, data) is None
+
+
 def test_a_text_without_spaces_is_cut_between_characters() -> None:
     text = "aß日𝄞" * 9000
     blocks = list(tokenizer_training._short_blocks(text.encode()))

@@ -160,6 +160,13 @@ def test_the_error_that_ends_a_block_counts_for_more_than_a_lease_that_cannot_be
         raise RunError("the first")
 
 
+def test_nobody_waits_for_a_lease_to_remove_a_run(atomic_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "LOOK_SECONDS", LONG_TIME)
+    show_life_elsewhere(atomic_store)
+    with pytest.raises(RunError, match="process 1 on far"), Lease(atomic_store, RUN, removing=True):
+        pass
+
+
 def test_a_process_id_that_was_given_to_another_process_does_not_hold(atomic_store: Store) -> None:
     with Lease(atomic_store, RUN):
         mine = held(atomic_store)
