@@ -183,8 +183,8 @@ def publish_folder(store: Store, folder: Path, key: str, kind: str, name: str, d
 
 
 def digest_folder(folder: Path) -> list[FileRecord]:
-    """Return size and SHA-256 of all files of a staged folder."""
-    return [digest_file(path) for path in folder.iterdir()]
+    """Return size and SHA-256 of all files of a staged folder, except the manifest of a failed publication."""
+    return [digest_file(path) for path in folder.iterdir() if path.name != MANIFEST]
 
 
 def put_published(store: Store, folder: Path, key: str, manifest: Manifest) -> None:

@@ -37,7 +37,8 @@ from tests.trainer.raw_files import docstrings
 from tests.trainer.small_jobs import Finished
 from tests.trainer.small_tokenizers import bpe_that_ends_texts_itself
 from tests.trainer.test_refusals import message_of
-from trainer.common.errors import ArtifactError, ConfigError, CorpusError, PipelineError, RecordError
+from trainer.common import transient
+from trainer.common.errors import ArtifactError, ConfigError, CorpusError, PipelineError, RecordError, StorageError
 from trainer.common.progress import silent
 from trainer.config.files import validate_job
 from trainer.config.labelled import PredictJob
@@ -208,6 +209,24 @@ def test_what_was_predicted_is_reused_until_something_changes_or_is_damaged(
     model = Path(shutil.copytree(classifier, tmp_path / "other"))
     with_head(model, num_labels=2)
     assert predict_texts(job.model_copy(update={"model": str(model)}), silent()).key not in (made.key, other.key)
+
+
+def test_predictions_that_were_published_at_the_second_attempt_are_found_intact(
+    classifier: Path, tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_folder, failures = Store.put_folder, [StorageError("the store is away", transient=True)]
+
+    def put_at_last(*arguments: Any, **options: Any) -> None:
+        if failures:
+            raise failures.pop()
+        put_folder(*arguments, **options)
+
+    monkeypatch.setattr(transient, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(Store, "put_folder", put_at_last)
+    path = written(tmp_path / "new.jsonl", as_jsonl(flat_records(20)))
+    job = job_of(tmp_path / "store", classifier, path, data={"text_columns": ["a"]})
+    made = predict_texts(job, silent())
+    assert not failures and predict_texts(job, silent()) == made.model_copy(update={"reused": True})
 
 
 @pytest.mark.parametrize(("family", "depends"), [("fnet", True), ("gpt2", False)])
