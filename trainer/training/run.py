@@ -148,7 +148,9 @@ def train(
         stack.enter_context(explained_algorithms(job.training.deterministic))
         stack.enter_context(sharding_group(job.training, runtime))
         model, state = _train(job, store, run, workload, runtime, progress, lease)
-        return runtime.on_first(lambda: _publish(job, store, run, workload, model, state, lease))
+        # Before a publication that may be retried: it merges an adapter in place.
+        counts = {"trained": count_trained(model)._asdict()} if is_adapted(model) else {}
+        return runtime.on_first(lambda: _publish(job, store, run, workload, model, state, lease, counts))
 
 
 def _tidy(job: RunJob, kind: TrainingKind, store: Store, run: Run, data: TrainingData, ranks: int) -> None:
@@ -371,6 +373,7 @@ def _publish(
     model: PreTrainedModel,
     state: TrainState,
     lease: Lease,
+    counts: dict[str, Any],
 ) -> ArtifactRef:
     """Publish the final model, which `from_pretrained` loads: the last, or the best if the job asks for that."""
     best = find_best(store, run.key, state) if job.training.final == "best" else None
@@ -379,7 +382,6 @@ def _publish(
     saved = f"{run.key}/{folder_name(state.step if best is None else best)}"
     if best is not None and not is_sharded(model):
         model = workload.load_model(Path(find_model(store, saved).folder))
-    counts = {"trained": count_trained(model)._asdict()} if is_adapted(model) else {}
     base = _published_beside(job, workload)
     if is_adapted(model) and base is None:
         if getattr(job.model, "quantize", None):
