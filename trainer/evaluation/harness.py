@@ -6,6 +6,7 @@ import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from traceback import walk_tb
 from typing import Any, NamedTuple, cast
 
@@ -17,6 +18,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from trainer.common.errors import ConfigError, PipelineError, brief
 from trainer.common.progress import Progress
 from trainer.common.stopping import StopRequested, check_stop, stop_requested
+from trainer.common.transient import retry_transient
 from trainer.config.evaluation import HarnessConfig
 from trainer.config.harness_files import definitions, local_tasks
 from trainer.config.jobs import EvaluateJob
@@ -168,7 +170,8 @@ def _measure(job: EvaluateJob, measurement: Measurement, progress: Progress) -> 
     results = {name: result for name, part in parts.items() if (result := find_result(store, part)) is not None}
     if missing := [name for name in parts if name not in results]:
         options = asked_for(job).model_copy(update={"tasks": missing})
-        defined = _defined(options)  # before work of hours, in which a file may be edited
+        run = run_at(store, measurement.model.key)
+        defined = _defined(options, store, run)  # before work of hours, in which a file may be edited
         with progress.bar("harness", None, "request") as bar:
             with hearing():  # drops warnings about the way a model is passed, and about tasks, which are repeated below
                 loaded = load_tasks(options)
@@ -177,9 +180,10 @@ def _measure(job: EvaluateJob, measurement: Measurement, progress: Progress) -> 
                 with hearing() as heard:
                     found = ask(model, loaded[name], options)
                 doubts = [*doubts_of(loaded[name]), *heard(), *_left_out(found)]
-                results[name] = _result(store, job, parts[name], found, defined, doubts)
+                results[name] = _result(options, parts[name], found, defined, doubts)
                 if len(parts) > 1:
-                    record(store, parts[name], results[name])
+                    # A retry of the whole would measure the task again, which may take hours.
+                    retry_transient(partial(record, store, parts[name], results[name]))
     return _together(measurement, [results[name] for name in parts])
 
 
@@ -199,19 +203,24 @@ def _together(measurement: Measurement, parts: list[Result]) -> Result:
 
 
 class Defined(NamedTuple):
-    """The identity of a task or group, and the (digest of a file, field) pairs of its questions, if they are known."""
+    """The identity of a task or group, and whether its questions were kept out of training, as in a `Task`."""
 
     identity: str
-    questions: set[tuple[str, str]] | None = None
+    kept_out: Mapping[str, Any] = {}
 
 
-def _defined(options: HarnessConfig) -> dict[str, Defined]:
-    """The requested tasks and groups, and the local ones in them, by name."""
+def _defined(options: HarnessConfig, store: Store, run: str | None) -> dict[str, Defined]:
+    """The requested tasks and groups, and the local ones in them, by name; `run` is that of the model, if known.
+
+    Raises `ArtifactError` if a record of the run's training text is missing or damaged.
+    """
     local = local_tasks(options)
     inner = [each.name for name in options.tasks for each in definitions(name, local)]
     names = list(dict.fromkeys([*options.tasks, *inner]))
     identities = identify(options.model_copy(update={"tasks": names}), installed_version())
-    return {name: Defined(name_of(identity), questions_of(name, local)) for name, identity in identities.items()}
+    asked = {name: questions_of(name, local) if run else None for name in names}
+    kept_out = {name: find_kept_out(store, run, questions) for name, questions in asked.items() if run and questions}
+    return {name: Defined(name_of(each), kept_out.get(name, {})) for name, each in identities.items()}
 
 
 def ask(model: AskedModel, loaded: dict[str, Any], options: HarnessConfig, resamples: int = RESAMPLES) -> Results:
@@ -267,15 +276,9 @@ def _load(folder: str, beside: str | None, job: EvaluateJob, advance: Callable[[
 
 
 def _result(
-    store: Store,
-    job: EvaluateJob,
-    measurement: Measurement,
-    found: Results,
-    defined: dict[str, Defined],
-    doubts: list[str],
+    options: HarnessConfig, measurement: Measurement, found: Results, defined: dict[str, Defined], doubts: list[str]
 ) -> Result:
     """The result with lm-eval's figures for the requested tasks and groups, and for the members of groups."""
-    options, run = asked_for(job), run_at(store, measurement.model.key)
     measured = {name: figures for name in found["results"] if (figures := figures_of(found, name))}
     others = [name for name in measured if name not in defined]  # members of lm-eval's own groups
     identities = identify(options.model_copy(update={"tasks": others, "include_path": None}), installed_version())
@@ -284,7 +287,7 @@ def _result(
         name: Task(
             version=str(found["versions"].get(name, "")), identity=defined[name].identity,
             greater_is_better={figure: each.greater for figure, each in figures.items() if each.greater is not None},
-            **(find_kept_out(store, run, questions) if run and (questions := defined[name].questions) else {}),
+            **defined[name].kept_out,
         )
         for name, figures in measured.items()
     }  # fmt: skip

@@ -18,12 +18,13 @@ from tests.trainer.adapted_runs import adapt, write_base
 from tests.trainer.curated_runs import curated_run, run_through
 from tests.trainer.evaluation.harness_tasks import QUESTIONS, asking, write_questions, write_task, write_yaml
 from tests.trainer.small_jobs import Finished
-from trainer.common import stopping
-from trainer.common.errors import ConfigError
+from trainer.common import stopping, transient
+from trainer.common.errors import ArtifactError, ConfigError, StorageError
 from trainer.common.progress import silent
 from trainer.config.evaluation import HarnessConfig
 from trainer.config.jobs import EvaluateJob
 from trainer.config.runs import PromotionConfig
+from trainer.evaluation import harness
 from trainer.evaluation.harness_identity import identify, installed_version, name_of
 from trainer.evaluation.harness_tasks import OrInfinite, load_tasks
 from trainer.evaluation.measurement import read_result
@@ -321,7 +322,18 @@ def test_a_task_that_a_run_was_measured_on_is_not_loaded_again_beside_another(
     assert (both.groups["tiny"], loaded) == (alone.groups["tiny"], ["other"])
 
 
-def test_tasks_measured_before_a_failure_are_not_measured_again(run: Finished, tmp_path: Path) -> None:
+def test_tasks_measured_before_a_failure_are_not_measured_again(
+    run: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, failures = harness.record, [StorageError("the store is away", transient=True)]
+
+    def record_at_last(*arguments: Any) -> None:
+        if failures:
+            raise failures.pop()
+        record(*arguments)
+
+    monkeypatch.setattr(transient, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(harness, "record", record_at_last)
     folder = tmp_path / "tasks"
     write_task(folder)
     task = yaml.safe_load((folder / "tiny.yaml").read_text())
@@ -361,6 +373,15 @@ def test_tasks_measured_before_a_failure_are_not_measured_again(run: Finished, t
     (run.store / run.run / "harness.json").unlink()
     assert measure(run, options) == result
     assert measure(run, asking(folder, ["pair"], limit=2), own=False).reused
+
+
+def test_training_text_that_is_not_known_is_told_before_a_task_is_measured(
+    run: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    next(run.store.glob("shards/*/manifest.json")).write_text("{}")
+    monkeypatch.setattr(harness, "ask", lambda *_: pytest.fail("a task was measured"))
+    with pytest.raises(ArtifactError, match=r"manifest\.json is damaged"):
+        measure(run, write_task(tmp_path / "tasks"))
 
 
 @pytest.mark.deep

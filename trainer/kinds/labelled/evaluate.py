@@ -98,10 +98,10 @@ def measure_labelled(measurement: Measurement, progress: Progress, runtime: Runt
     data = open_encoded(store, encoded)
     if not measurement.is_own:
         _check_reads(measurement.model, data)
+    clean_of = runtime.on_first(lambda: _clean_of(store, measurement.model, data))  # before long work, as it may raise
     found = _score(store, job, measurement, data, runtime, progress)
     write = partial(_write_predictions, store, measurement, data, found.logits)
     files = runtime.on_first(write) if measurement.is_own else {}
-    clean_of = runtime.on_first(lambda: _clean_of(store, measurement.model, data))
     return measurement.result(**_result_fields(job, data, found, VALIDATION), predictions=files, clean_of=clean_of)
 
 

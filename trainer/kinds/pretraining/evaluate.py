@@ -86,6 +86,8 @@ def measure_text(measurement: Measurement, progress: Progress, runtime: Runtime)
         _check_masked(job)
     sets = [open_shards(store, shard_set) for shard_set in read.shards]
     tokenizer = _tokenizer(store, found, sets)
+    run = run_at(store, found.key)
+    clean = runtime.on_first(lambda: clean_of(store, run)) if run else None  # before long work, as it may raise
     kind = AutoModelForCausalLM if masking is None else AutoModelForMaskedLM
     load = partial(load_model, found.folder, beside=found.beside, kind=kind)
     with sharding_group(job, runtime):
@@ -111,14 +113,13 @@ def measure_text(measurement: Measurement, progress: Progress, runtime: Runtime)
         samples = continue_prompts(model, tokenizer, sets[0].details["eos_id"], job.evaluation, runtime)
     hidden = masking.model_dump() if masking else None
     details, most = [s.details for s in sets], job.evaluation.max_windows
-    run = run_at(store, found.key)
     return measurement.result(
         by="corpus",
         groups=scores.groups,
         total=scores.total,
         samples=samples,
         measured_on=text_basis(read.shards, details, context, most, job.precision, hidden, read.document_mask),
-        clean_of=runtime.on_first(lambda: clean_of(store, run)) if run else None,
+        clean_of=clean,
     )
 
 
