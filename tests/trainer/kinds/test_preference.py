@@ -242,6 +242,27 @@ def test_what_was_computed_before_the_work_was_broken_off_is_kept(
     assert again.content == whole.content and again.key == whole.key and not kept.exists()
 
 
+def test_a_job_that_another_overtakes_takes_its_reference(
+    preferences: Path, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference_files, "PART", 8)
+    cpu_runtime()
+    job = preference_job(preferences, tmp_path / "store", llama)
+    data = here(silent())("encode", job)
+    parts, others, sum_answers = list[str](), list[ArtifactRef](), reference_step.sum_answers
+
+    def overtaken(model: Any, data_set: Any, part: Any, *rest: Any) -> Any:
+        parts.append(part.name)
+        if len(parts) == 2:
+            others.append(here(silent())("reference", job, data=data))
+        return sum_answers(model, data_set, part, *rest)
+
+    monkeypatch.setattr(reference_step, "sum_answers", overtaken)
+    made = here(silent())("reference", job, data=data)
+    assert others == [made.model_copy(update={"reused": False})]
+    assert not list((tmp_path / "store" / "cache").glob("reference-*"))
+
+
 def test_losses_and_batches_share_a_reference_and_another_text_has_its_own(
     preferences: Path, llama: Path, tmp_path: Path
 ) -> None:

@@ -125,7 +125,10 @@ def make_reference(job: PreferenceJob, data: ArtifactRef, progress: Progress) ->
                 sums = sum_answers(model, pairs, part, BATCH, runtime, bar.advance)
                 _require_finite(job, pairs, part, sums)
                 runtime.on_first(lambda part=part, sums=sums: _keep(step, part, sums))  # type: ignore[misc]
-    return runtime.on_first(lambda: step.refer(_publish(step, pairs, parts)))
+    # Another job may have published it meanwhile, and deleted the parts of both.
+    made = runtime.on_first(lambda: find_artifact(step) or step.refer(_publish(step, pairs, parts)))
+    runtime.on_first(lambda: store.delete(f"cache/reference-{step.fingerprint}"))
+    return made
 
 
 def sum_answers(
@@ -201,7 +204,6 @@ def _publish(step: Step, data: ChatSet, parts: list[PartOf]) -> Manifest:
         for split, each in reference.items():
             np.save(folder / f"{split}.npy", each)
         manifest = publish(step, folder, {"splits": {s: _describe(data, s, each) for s, each in reference.items()}})
-    step.store.delete(f"cache/reference-{step.fingerprint}")
     _log_reference(manifest)
     return manifest
 
