@@ -8,7 +8,6 @@ and how much longer the run took.
 
 import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,6 +17,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from tests.disks import fill, small_disk
 from tests.flows.serving import Serving
 from tests.processes import Running, start_module
 from tests.proof import tell
@@ -35,7 +35,7 @@ SETTINGS: dict[str, Any] = {
     "training__evaluate_every": 20,
     "evaluation__during_training": 32,
 }
-DISK_BYTES = 200 * 2**20
+DISK_SIZE = "200m"
 
 
 class Outages:
@@ -49,7 +49,7 @@ class Outages:
             server = stack.enter_context(s3_server(folder / "s3"))
             self._new, self._away = server.new_store, server.away
         else:
-            disk = stack.enter_context(small_disk(folder / "disk"))
+            disk = stack.enter_context(small_disk(folder / "disk", DISK_SIZE))
             self._new, self._away = (lambda: f"{disk}/store-{self._number}"), (lambda: filled(disk))
         self.failures: list[str] = []
         store = Store(self._new())
@@ -110,27 +110,13 @@ def stage_of(store: Store) -> str:
 
 
 @contextmanager
-def small_disk(place: Path) -> Iterator[Path]:
-    """A separate file system during the block."""
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", place], check=True)
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "-l", place], check=True)
-
-
-@contextmanager
 def filled(place: Path) -> Iterator[None]:
     """A full file system during the block."""
-    ballast = place / "ballast"
-    with open(ballast, "wb", buffering=0) as file, suppress(OSError):
-        while file.write(bytes(2**16)) or True:
-            pass
+    fill(place)
     try:
         yield
     finally:
-        ballast.unlink()
+        (place / "filler").unlink()
 
 
 def main(seconds: str = "5", kind: str = "s3", *stages: str) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests import disks
 from tests.support import cpu_runtime, small_job
 from tests.trainer.curated_runs import curated_run, run_through, write_kept_out
 from tests.trainer.labelled_data import bert_folder, gpt2_folder
@@ -126,3 +127,10 @@ def runtime() -> Iterator[Runtime]:
     threads = torch.get_num_threads()
     yield cpu_runtime()
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MB."""
+    with disks.small_disk(tmp_path / "disk", "1m") as disk:
+        yield disk

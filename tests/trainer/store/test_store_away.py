@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.disks import small_disk
 from tests.processes import start_warm
 from tests.support import curve, final_bytes, only_run, small_values, write_config
 from tests.trainer.small_jobs import LONG, Finished
-from tests.trainer.store.test_store_refusals import small_disk
 from trainer.common.errors import StorageError
 from trainer.common.transient import PATIENCE, retry_transient
 from trainer.records.lease import Lease

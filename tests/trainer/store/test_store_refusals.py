@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
+from tests.disks import fill, mounted, small_disk, unmounted_at_end
 from tests.processes import Ended, finish, start_warm, wait_until
 from tests.support import curve, digests, final_bytes, small_job, small_values, steps_recorded, write_config
 from tests.trainer.made import prepare, prepare_tokenizer
@@ -33,28 +34,6 @@ LACK = (
     "free some space there and run it again: finished work is kept"
 )
 """Either more is needed than is free, or less is known of what it takes than there was."""
-
-
-def mounted(folder: Path, options: str) -> bool:
-    """Mount a file system in memory on a folder, as root or with sudo; whether that is permitted here."""
-    folder.mkdir(exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-    return any(run_quietly([*sudo, *command]) for sudo in ([], ["sudo", "-n"]))
-
-
-def run_quietly(command: list[str]) -> bool:
-    try:
-        return subprocess.run(command, capture_output=True).returncode == 0
-    except FileNotFoundError:
-        return False
-
-
-@contextmanager
-def unmounted_at_end(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        assert any(run_quietly([*sudo, "umount", str(folder)]) for sudo in ([], ["sudo", "-n"]))
 
 
 def run_with_tiny_files(config: Path) -> Ended:
@@ -188,15 +167,6 @@ def test_a_disk_that_fills_up_during_training_and_stays_full_ends_it_and_is_no_l
 SHORT = r"cannot write .*{key}: No space left on device: " + LACK
 
 
-@contextmanager
-def small_disk(folder: Path, size: str = "12m") -> Iterator[Path]:
-    """A disk of its own, that may be filled."""
-    if not mounted(folder, f"size={size}"):
-        pytest.fail("this user may not mount: no disk can be filled here")
-    with unmounted_at_end(folder):
-        yield folder
-
-
 def test_a_disk_that_fills_up_while_shards_are_built_keeps_the_finished_ones(
     raw: Path, prepared: tuple[Path, PreparedData], tmp_path: Path
 ) -> None:
@@ -224,15 +194,3 @@ def test_a_report_that_does_not_fit_says_so_and_is_written_once_it_does(finished
         (disk / "filler").unlink()
         assert make_report(store, finished.run).key == f"{finished.run}/report.html"
         assert (disk / "store" / finished.run / "report.html").stat().st_size > 10_000
-
-
-def fill(disk: Path, leaving: int = 0) -> None:
-    """Write until nothing more fits, and then leave some bytes."""
-    with open(disk / "filler", "ab", buffering=0) as filler:
-        for size in (2**16, 2**12, 1):
-            try:
-                while True:
-                    filler.write(b"\0" * size)
-            except OSError:
-                continue
-        filler.truncate(filler.tell() - leaving)

@@ -10,10 +10,10 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
 
+from tests.disks import fill, small_disk
 from tests.support import cpu_runtime, records, small_job
 from tests.trainer.report_runs import step_record
 from tests.trainer.small_jobs import Finished
-from tests.trainer.store.test_store_refusals import fill, small_disk
 from trainer.common.progress import silent
 from trainer.pipelines.any_kind import train
 from trainer.records.plans import PreparedData

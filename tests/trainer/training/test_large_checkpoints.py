@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from tests.disks import small_disk
 from tests.processes import Running, highest, start_warm
 from tests.s3 import S3Server
 from tests.support import cpu_runtime, final_bytes, small_job, small_values, write_config
 from tests.trainer.made import prepare
 from tests.trainer.small_jobs import LONG, Finished
-from tests.trainer.store.test_store_refusals import small_disk
 from tests.trainer.store.test_streaming import held
 from tests.trainer.training.test_s3_runs import has_committed, upload
 from trainer.common.errors import StorageError
