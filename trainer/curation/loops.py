@@ -8,6 +8,7 @@ new folder. If a folder is lost or not writable, every process that calls the lo
 
 import hashlib
 import logging
+import pickle
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -77,8 +78,20 @@ class _OneAtATime(FunctionCache):
             return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        with locked(self._lock):
-            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+        try:
+            with locked(self._lock):
+                super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+        except OSError as error:  # such as a full disk; the function is compiled
+            _warn(self._lock.parent, error.strerror)
+
+
+@cache
+def _warn(folder: Path, reason: str | None) -> None:
+    """Warn, once per process, that compiled code cannot be stored."""
+    logger.warning(
+        "compiled code cannot be stored in %s (%s), so every process compiles it again, which takes seconds; set %s to "
+        "a writable folder on a disk with free space", folder, reason, FOLDER,
+    )  # fmt: skip
 
 
 @cache
@@ -93,14 +106,12 @@ def _folder() -> Path | None:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        logger.warning(
-            "compiled code cannot be stored in %s (%s), so every process compiles it again, which takes seconds; set "
-            "%s to a writable folder", folder, error.strerror, FOLDER,
-        )  # fmt: skip
+        _warn(folder, error.strerror)
         return None
-    for path in folder.rglob("*.nb?"):  # remove files that a power failure left empty
+    for path in folder.rglob("*.nb?"):  # remove files that a power failure left empty, zeroed or cut off
         with suppress(OSError):
-            if path.stat().st_size == 0:
+            raw = path.read_bytes()
+            if not (raw.startswith(pickle.PROTO) and raw.endswith(pickle.STOP)):
                 path.unlink()
     return folder
 

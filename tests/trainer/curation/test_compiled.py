@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numba
@@ -89,14 +90,22 @@ def test_code_that_two_processes_compile_for_different_texts_at_once_is_not_exch
 
 
 @pytest.mark.deep
-def test_code_that_was_lost_or_left_empty_is_compiled_anew(told: str, tmp_path: Path) -> None:
+def test_code_that_was_lost_or_left_empty_zeroed_or_cut_off_is_compiled_anew(told: str, tmp_path: Path) -> None:
     ended(start(tmp_path))
     files = sorted(tmp_path.rglob("*.nb?"))
     assert {path.suffix for path in files} == {".nbi", ".nbc"}
-    for path in files:
-        path.write_bytes(b"")
+    for number, path in enumerate(files):
+        raw = path.read_bytes()
+        path.write_bytes([b"", bytes(len(raw)), raw[:-1].rstrip(b".")][number % 3])
     assert ended(start(tmp_path)) == (f"{told} 0", "")
     assert ended(start(tmp_path)) == (f"{told} 1", "")
+
+
+def test_where_the_disk_has_no_room_for_it_every_process_compiles(told: str, small_disk: Path) -> None:
+    with suppress(OSError):
+        (small_disk / "full").write_bytes(bytes(2**21))
+    found, errors = ended(start(small_disk))
+    assert found == f"{told} 0" and errors.count("HEADRACE_CACHE") == errors.count("No space left on device") == 1
 
 
 def test_without_a_folder_that_can_be_written_every_process_compiles(told: str, tmp_path: Path) -> None:
