@@ -304,7 +304,7 @@ class Store:
                 self._require_not_away(key, error)
             if number not in FULL:
                 raise
-            raise self._full(key, number, folder, needed) from error
+            raise self._full("write", key, number, folder, needed) from error
 
     @contextmanager
     def explained(self, operation: str, key: str, needed: int | None = None) -> Iterator[None]:
@@ -322,7 +322,7 @@ class Store:
             if isinstance(error, FileNotFoundError) and (self.local or operation == "read"):
                 raise
             if number in FULL:
-                raise self._full(key, number, needed=needed) from error
+                raise self._full(operation, key, number, needed=needed) from error
             remedy = remedy_of_remote(error) if self.local is None else remedy_of_local(number)
             raise StorageError(
                 f"cannot {operation} {self.path(key)}: {reason_of(error)}; {remedy}", is_transient(error)
@@ -367,7 +367,9 @@ class Store:
             with self.explained("write", key, len(data)):
                 yield data
 
-    def _full(self, key: str, number: int, folder: Path | None = None, needed: int | None = None) -> StorageError:
+    def _full(
+        self, operation: str, key: str, number: int, folder: Path | None = None, needed: int | None = None
+    ) -> StorageError:
         """The error for a full disk: the bytes needed, if known, and the free space before `folder` was written."""
         written = sum(path.stat().st_size for path in folder.iterdir()) if folder else 0
         top = key.partition("/")[0]
@@ -380,7 +382,7 @@ class Store:
             else f"it takes more than the {room:,} bytes that were free at {place}"
         )
         return StorageError(
-            f"cannot write {self.path(key)}: {os.strerror(number)}: {lack}; "
+            f"cannot {operation} {self.path(key)}: {os.strerror(number)}: {lack}; "
             "free some space there and run it again: finished work is kept",
             transient=True,
         )

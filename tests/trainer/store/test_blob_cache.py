@@ -225,6 +225,16 @@ def test_a_cache_that_cannot_be_written_is_not_blamed_on_the_store(
         store.read_bytes("b")
 
 
+def test_a_file_that_the_disk_of_the_cache_has_no_room_for_is_not_said_to_be_written(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(small_disk))
+    store = Store(f"memory://{uuid.uuid4().hex}")
+    store.files.write(bytes(2**21), "a")  # type: ignore[union-attr]
+    with pytest.raises(StorageError, match=f"cannot read memory:.*/a: No space left .* free at {small_disk}"):
+        store.fetch("a")
+
+
 @pytest.mark.parametrize(
     ("number", "name", "of_cache"),
     [
