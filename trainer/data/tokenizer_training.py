@@ -115,12 +115,15 @@ def _put_back(step: Step, options: TokenizerConfig, folder: Path) -> dict[str, A
             log.warning("%s is damaged; nothing depends on it, so it is rebuilt", step.store.path(step.key))
         return None
     for place, content in _copies(step):
-        with suppress(Exception):  # the library raises bare exceptions for invalid files
-            details = save_trained(options, Tokenizer.from_buffer(content), None, folder)
-            (folder / TOKENIZER_FILE).write_bytes(content)
-            if content_of(digest_folder(folder), _notes(folder)) == wanted.content:
-                log.warning("%s was restored from %s", step.store.path(step.key), place)
-                return details
+        try:
+            tokenizer = Tokenizer.from_buffer(content)
+        except Exception:  # the library raises bare exceptions for invalid files
+            continue
+        details = save_trained(options, tokenizer, None, folder)
+        (folder / TOKENIZER_FILE).write_bytes(content)
+        if content_of(digest_folder(folder), _notes(folder)) == wanted.content:
+            log.warning("%s was restored from %s", step.store.path(step.key), place)
+            return details
     for path in folder.iterdir():
         path.unlink()
     return None

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from trainer.common.display import some
 from trainer.common.errors import ArtifactError, TokenizerError, brief
 from trainer.common.temporary import temporary_folder
+from trainer.common.transient import FULL, number_of
 from trainer.models.hub import NO_NAME, fetch_from_hub, is_hub_name
 from trainer.models.pretrained import check_settings, find_model, is_named_own, locate
 from trainer.models.tokenizer import TOKENIZER_FILE
@@ -199,7 +200,7 @@ def _fetch(name: str) -> Path:
         return fetch_from_hub(name, patterns)
     except ArtifactError as error:
         raise TokenizerError(
-            f"tokenizer {name!r} cannot be loaded: it is no local file or folder, and {error}"
+            f"tokenizer {name!r} cannot be loaded: it is no local file or folder, and {error}", error.transient
         ) from error
 
 
@@ -226,6 +227,8 @@ def _loaded(path: str, files: Mapping[str, Path]) -> Iterator[Any]:
             else:
                 tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
         except Exception as error:  # the libraries raise bare Exceptions for every kind of bad file
+            if number_of(error) in FULL:
+                raise
             own = (
                 "it needs code of its own repository, which headrace never runs; "
                 if "trust_remote_code" in str(error)

@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from tests.hub import serve_model
 from tests.trainer.made import prepare_tokenizer
 from tests.trainer.raw_files import docstrings
 from tests.trainer.small_tokenizers import END_OF_TEXT, byte_level_bpe, random_texts, saved, unigram, word_piece
-from trainer.common.errors import ConfigError, TokenizerError
+from trainer.common.errors import ConfigError, StorageError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.corpora import DataConfig
 from trainer.config.jobs import PrepareJob
@@ -194,6 +196,18 @@ def test_a_class_from_a_repository_is_refused(tmp_path: Path) -> None:
 def name_and_take(given: Path) -> None:
     (final := given.parent / f"final-{given.name}").mkdir()
     take_tokenizer(str(given), None, final)
+
+
+def test_a_full_disk_of_temporary_files_does_not_mean_a_bad_tokenizer(
+    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain(tmp_path / "a")
+    monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
+    with suppress(OSError):
+        (small_disk / "full").write_bytes(bytes(2**21))
+    with pytest.raises(StorageError, match=f"cannot write temporary files to {small_disk}: No space") as full:
+        take_tokenizer(str(tmp_path / "a"), None, tmp_path)
+    assert full.value.transient
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:

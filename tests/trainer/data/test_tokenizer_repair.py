@@ -1,7 +1,9 @@
 """A trained tokenizer that was damaged or lost: the same bytes come back under its key, or nothing does."""
 
+import errno
 import json
 import logging
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from tests.support import digests, only_run, small_job, small_values, write_conf
 from tests.trainer.data.test_changed_raw import rot
 from tests.trainer.made import prepare, prepare_tokenizer
 from tests.trainer.small_jobs import Finished
-from trainer.common.errors import ArtifactError, TokenizerError
+from trainer.common.errors import ArtifactError, StorageError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.corpora import TokenizerConfig
 from trainer.config.jobs import PrepareJob
@@ -214,3 +216,21 @@ def test_only_the_tokenizer_itself_is_to_be_the_same(stocked: Path, raw: Path, m
     prepared_tokenizer(raw, stocked)
     assert content(tokenizer_of(stocked))["tokenizer.json"] == before["tokenizer.json"]
     assert all(ref.reused for ref in prepare(small_job(raw, stocked).preparation(), silent()).shards)
+
+
+def test_a_copy_that_the_disk_has_no_room_for_is_not_a_reason_to_train(
+    trained: Path, other_text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = damage(trained, "tokenizer.json")
+    save, failures = tokenizer_training.save_trained, [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))]
+
+    def save_at_last(*arguments: Any) -> dict[str, Any]:
+        if failures:
+            raise failures.pop()
+        return save(*arguments)
+
+    monkeypatch.setattr(tokenizer_training, "save_trained", save_at_last)
+    with pytest.raises(StorageError, match="No space left on device"):
+        prepared_tokenizer(other_text, trained)
+    prepared_tokenizer(other_text, trained)
+    assert content(tokenizer_of(trained)) == before
