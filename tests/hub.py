@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import socket
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,11 +14,13 @@ WEIGHTS = "model.safetensors"
 
 
 @contextmanager
-def serve_model(folder: Path, name: str, commit: str, changed: tuple[Path, str] | None = None) -> Iterator[str]:
+def serve_model(
+    folder: Path, name: str, commit: str, changed: tuple[Path, str] | None = None, broken: bool = False
+) -> Iterator[str]:
     """Serve a folder as the model of this name at one commit; yield the address for HF_ENDPOINT.
 
     `changed` is a folder with the model at another commit, which becomes the newest once the first one's weights have
-    been fetched.
+    been fetched. Of a `broken` connection, the download of the weights breaks off.
     """
     commits = {each: _read(place) for place, each in [(folder, commit), *([changed] if changed else [])]}
     newest = [commit]
@@ -24,7 +28,13 @@ def serve_model(folder: Path, name: str, commit: str, changed: tuple[Path, str] 
     class Hub(Answering):
         def do_GET(self) -> None:
             body, at, etag = self._find()
-            self.answer(404 if body is None else 200, body or b"", {"X-Repo-Commit": at, "ETag": f'"{etag}"'})
+            headers = {"X-Repo-Commit": at, "ETag": f'"{etag}"'}
+            if broken and self.command == "GET" and self.path.endswith(WEIGHTS):
+                self.answer(200, b"", {**headers, "Content-Length": str(len(body or b""))})
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self.connection.close()
+                return
+            self.answer(404 if body is None else 200, body or b"", headers)
             if changed is not None and self.command == "GET" and self.path.endswith(f"/{commit}/{WEIGHTS}"):
                 newest[0] = changed[1]
 

@@ -22,8 +22,8 @@ class Hub:
     private: set[str] = field(default_factory=set)
     messages: list[str] = field(default_factory=list)
     objects: dict[str, bytes] = field(default_factory=dict)
-    trouble: int = 0
-    """The status for every commit's answer; 0 for success."""
+    trouble: list[int] = field(default_factory=list)
+    """The statuses of the next commits' answers, before one that succeeds."""
 
 
 @contextmanager
@@ -91,7 +91,7 @@ def taking_commits() -> Iterator[Hub]:
 
         def _commit(self, repo: str, body: bytes) -> None:
             if hub.trouble:
-                return self._answer(hub.trouble, {"error": "not now"})
+                return self._answer(hub.trouble.pop(0), {"error": "not now"})
             files = dict(hub.repos[repo])
             for line in map(json.loads, body.splitlines()):
                 value = line["value"]

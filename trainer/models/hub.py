@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from trainer.common.errors import ArtifactError, brief
+from trainer.common.transient import FULL, is_transient, number_of
 
 NO_NAME = "it is no local file or folder, and not a name of the Hugging Face hub (MODEL or OWNER/MODEL); check the path"
 """Error text for a missing path."""
@@ -21,6 +23,17 @@ def is_hub_name(name: str) -> bool:
     return True
 
 
+def request_errors() -> tuple[Any, ...]:
+    """The exceptions of requests to the hub: of its library and the HTTP library, of the system, and of hf_xet."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return (HfHubHTTPError.__bases__[0], OSError, RuntimeError)  # the library depends on the version
+
+
+BROKEN_OFF = {"NetworkError", "RemoteProtocolError", "TimeoutException"}
+"""Names of the HTTP library's exceptions for requests that may succeed later."""
+
+
 _commits: dict[str, str] = {}
 """Commits of hub repositories, by name. A repository may change at any time, but the files that are fingerprinted must
 be those that are loaded.
@@ -31,7 +44,7 @@ def fetch_from_hub(name: str, wanted: Sequence[str], ignored: Sequence[str] = ()
     """Fetch the files of a repository that match patterns into the hub's local cache, and return their folder.
 
     The commit is the newest one when this process first asks for the repository, or the cached one without network.
-    Raises `ArtifactError` with the reason if the hub does not provide it.
+    Raises `ArtifactError` with the reason if the hub does not provide it; transient if a download broke off.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
@@ -42,9 +55,19 @@ def fetch_from_hub(name: str, wanted: Sequence[str], ignored: Sequence[str] = ()
         found = snapshot_download(
             name, allow_patterns=[*wanted], ignore_patterns=[*ignored] or None, revision=_commits[name]
         )
-    except (OSError, ValueError, HfHubHTTPError) as error:
-        raise ArtifactError(f"the Hugging Face hub does not provide it: {hub_reason(error)}") from error
+    except (ValueError, *request_errors()) as error:
+        # A hub that cannot be reached at all is not waited for: its address may be wrong.
+        broke_off = not isinstance(error, HfHubHTTPError) and (
+            is_transient(error) or any(kind.__name__ in BROKEN_OFF for kind in type(error).__mro__)
+        )
+        raise ArtifactError(f"the Hugging Face hub does not provide it: {hub_reason(error)}", broke_off) from error
     return Path(found)
+
+
+def cause_of(error: Exception) -> Exception:
+    """The error behind one of `datasets` that only says that something failed; else the error itself."""
+    hidden = error.__cause__ if type(error).__name__ == "DatasetGenerationError" else None
+    return hidden if isinstance(hidden, Exception) else error
 
 
 def hub_reason(error: Exception) -> str:
@@ -57,6 +80,8 @@ def hub_reason(error: Exception) -> str:
         return "no repository has this name, or it is private"
     if isinstance(error, LocalEntryNotFoundError):
         return "the hub cannot be reached, and the local cache does not hold it"
+    if number_of(error) in FULL:
+        return f"{brief(error)}: free some space in its local cache, or set HF_HOME to a folder on a larger disk"
     return brief(error)
 
 

@@ -99,7 +99,9 @@ def _find_beside(store: Store, folder: str, base: Base) -> Checkpoint:
             return _fetch_from_hub(store, places[0])
         return find_pretrained(store, places[0])
     except ArtifactError as error:
-        raise ArtifactError(f"{folder} is an adapter, and its base model is not available: {error}") from error
+        raise ArtifactError(
+            f"{folder} is an adapter, and its base model is not available: {error}", error.transient
+        ) from error
 
 
 def _is_model(folder: str) -> bool:
@@ -228,7 +230,7 @@ def _fetch_from_hub(store: Store, name: str) -> Checkpoint:
         folder = fetch_from_hub(name, [*HUB_FILES, CARD], ignored=["*/*"])  # the card holds the model's license
     except ArtifactError as error:
         raise ArtifactError(
-            f"no checkpoint {name!r}: {_not_here(store)}; and {error}{_suggest_own(store, name)}"
+            f"no checkpoint {name!r}: {_not_here(store)}; and {error}{_suggest_own(store, name)}", error.transient
         ) from error
     if not any(folder.glob("*.safetensors")):
         raise ArtifactError(f"model {name!r} of the Hugging Face hub has no weights in safetensors; {CONVERT}")

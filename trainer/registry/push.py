@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from trainer.common.display import plural, show, show_json, size, text_pairs
 from trainer.common.errors import ArtifactError, ConfigError, StorageError, brief
+from trainer.models.hub import request_errors
 from trainer.models.weights import BASE, Base
 from trainer.registry.lineage import find_run
 from trainer.store.artifact_files import REPUBLISH, fetch_artifact, require_intact
@@ -94,13 +95,11 @@ def _require_reachable_base(store: Store, run: str, manifest: Manifest) -> None:
 def _send(folder: Path, manifest: Manifest, run: str, repo: str, private: bool, token: str) -> tuple[str, list[str]]:
     """Create the repository if needed and commit the files; returns the commit's URL, and the files it deleted."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     if not sys.stderr.isatty():
         disable_progress_bars()
-    # The base exception of the HTTP library in use, which depends on the version of huggingface_hub.
-    transport: Any = HfHubHTTPError.__bases__[0]
     api = HfApi(token=token)
     additions = [CommitOperationAdd(record.name, str(folder / record.name)) for record in manifest.files]
     message = f"{run.removeprefix('runs/')}, fingerprint {manifest.fingerprint}"
@@ -112,13 +111,13 @@ def _send(folder: Path, manifest: Manifest, run: str, repo: str, private: bool, 
         made: Any = api.create_commit(repo, [*additions, *deletions], commit_message=message)
     except HfHubHTTPError as error:
         status = error.response.status_code
-        if status >= 500:
+        if status >= 500 or status == 429:
             raise StorageError(
-                f"{api.endpoint} reports a server error (status {status}); try again later", transient=True
+                f"{api.endpoint} reports a temporary error (status {status}); try again later", transient=True
             ) from error
         hint = "; log in with a token that has write access: `hf auth login`" if status in (401, 403) else ""
         raise ConfigError(f"{api.endpoint} refuses {repo!r} (status {status}): {brief(error)}{hint}") from error
-    except (transport, OfflineModeIsEnabled, OSError, RuntimeError) as error:
+    except request_errors() as error:
         raise StorageError(
             f"{api.endpoint} cannot be reached ({brief(error)}); check the network, HF_ENDPOINT and HF_HUB_OFFLINE",
             transient=True,

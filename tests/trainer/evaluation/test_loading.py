@@ -47,6 +47,12 @@ def test_data_of_the_hub_without_a_network_is_refused(tmp_path: Path, offline: N
     assert "task 'tiny' reads 'nobody/questions' of the Hugging Face hub, which cannot be loaded" in refused(options)
 
 
+def test_data_that_cannot_be_read_is_told_with_the_reason(tmp_path: Path) -> None:
+    options = write_task(tmp_path)
+    (tmp_path / "questions.jsonl").write_text('{"question": [1, 2\n')
+    assert f"cannot load the task 'tiny' of {tmp_path}/tiny.yaml: ArrowInvalid: JSON parse error: " in refused(options)
+
+
 def test_settings_that_lm_eval_does_not_know_are_refused(tmp_path: Path) -> None:
     said = refused(
         write_task(tmp_path, metric_list=[{"metric": "acc", "aggregation": "nothing"}], doc_to_txt="question")

@@ -2,11 +2,13 @@
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.hub import unreachable
+from tests.hub import serve_model, unreachable
 from tests.trainer.report_runs import publish
 from trainer.common.errors import ArtifactError, ConfigError
 from trainer.models.pretrained import digest_files, find_model, find_pretrained
@@ -162,3 +164,30 @@ def test_a_run_is_found_by_its_name_its_key_and_the_path_of_its_folder(empty_sto
     for name in ("books", "books-12345678", "runs/books-12345678", f"{empty_store.local}/runs/books-12345678/"):
         for hub in (False, True):
             assert find_model(empty_store, name, hub).key == "runs/books-12345678/final", name
+
+
+FETCHES = """
+from trainer.common.errors import ArtifactError
+from trainer.models.hub import fetch_from_hub
+try:
+    fetch_from_hub("someone/model", ["*"])
+except ArtifactError as error:
+    print(error, error.transient)
+"""
+
+
+@pytest.mark.parametrize("fault", ["a broken connection", "a full disk"])
+def test_a_download_from_the_hub_that_fails_says_why_and_is_retried(
+    fault: str, small_disk: Path, tmp_path: Path
+) -> None:
+    (given := tmp_path / "given").mkdir()
+    (given / "config.json").write_text("{}")
+    (given / "model.safetensors").write_bytes(bytes(2**21))
+    broken = fault == "a broken connection"
+    with serve_model(given, "someone/model", "1" * 40, broken=broken) as address:
+        home = tmp_path / "hub" if broken else small_disk
+        env = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
+        said = subprocess.run([sys.executable, "-c", FETCHES], env=env, capture_output=True, text=True, check=True)
+    reason = "Connection reset by peer" if broken else "No space left on device: free some space in its local cache"
+    assert "the Hugging Face hub does not provide it: " in said.stdout and reason in said.stdout
+    assert said.stdout.endswith(" True\n")

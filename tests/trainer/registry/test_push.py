@@ -107,12 +107,13 @@ CASES = [
     (2, "'a/b/c' is not a repository name", {"repo": "a/b/c"}),
     (2, "'model' has no owner; expected OWNER/NAME", {"repo": "model"}),
     (2, "holds no model 'nobody'", {"model": "nobody"}),
-    (75, "reports a server error (status 503)", {}),
+    (75, "reports a temporary error (status 503)", {}),
+    (75, "reports a temporary error (status 429)", {}),
 ]
 
 
 def test_what_hinders_it_is_told_in_one_line(reported: Finished, hub: Hub) -> None:
-    hub.trouble = 503
+    hub.trouble = [503, 429]
     each = [{"token": TOKEN, "model": "lm", "repo": "me/model", **changes} for _, _, changes in CASES]
     words = json.dumps([(one["token"], (str(reported.store), one["model"], one["repo"])) for one in each])
     env = {**os.environ, **environment(reported, hub.url)}

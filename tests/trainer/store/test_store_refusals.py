@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
-from tests.disks import fill, mounted, small_disk, unmounted_at_end
+from tests.disks import fill, mounted, run_quietly, small_disk, unmounted_at_end
 from tests.processes import Ended, finish, start_warm, wait_until
 from tests.support import curve, digests, final_bytes, small_job, small_values, steps_recorded, write_config
 from tests.trainer.made import prepare, prepare_tokenizer
