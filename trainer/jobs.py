@@ -121,9 +121,10 @@ class InRanks:
         self, job: Any, data: TrainingData, plan: RunPlan, run: str, evaluation: Result | None
     ) -> Verdict | None:
         remeasured = measure_rival(job, run, evaluation, self._progress, self._runtime)
-        if job.promotion is None or evaluation is None or self._runtime.rank != 0:
+        gate = job.promotion
+        if gate is None or evaluation is None:
             return None
-        return consider(job.promotion, Store(job.store), run, evaluation, remeasured)
+        return self._runtime.on_first(lambda: consider(gate, Store(job.store), run, evaluation, remeasured))
 
     def _print_result(self, found: Result) -> Result:
         if self._runtime.rank == 0:

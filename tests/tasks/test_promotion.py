@@ -1,12 +1,18 @@
 """A run that waits for a person's approval."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from tasks import promotion
+from tests.support import cpu_runtime
 from tests.trainer.results import a_result
 from tests.trainer.stocked_store import add_encoded, add_run, found, keys
+from trainer.common import transient
+from trainer.common.errors import StorageError
 from trainer.config.runs import PromotionConfig
-from trainer.jobs import consider
+from trainer.jobs import InRanks, consider
 from trainer.records.lease import held
 from trainer.registry.gate import ALREADY
 from trainer.registry.promotion import find_champion, look, pass_through
@@ -45,3 +51,23 @@ def test_without_a_server_a_model_that_needs_approval_is_reported_as_not_promote
     pass_through(empty_store, gate, run, evaluation.figures(), evaluation.measured_on)
     verdict = consider(gate, empty_store, run, evaluation, None)
     assert (verdict.passed, verdict.reason) == (True, ALREADY)
+
+
+def test_ranks_wait_for_a_store_that_is_away_when_a_model_passes_its_gate(
+    empty_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = add_run(empty_store, "x", add_encoded(empty_store, "x"))
+    job = SimpleNamespace(promotion=PromotionConfig(name="lm", threshold=9), store=empty_store.url)
+    failures = [StorageError("the store is away", transient=True)]
+
+    def pass_at_last(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return pass_through(*arguments)
+
+    monkeypatch.setattr(transient, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("trainer.registry.promotion.pass_through", pass_at_last)
+    plan: Any = None
+    verdict = InRanks(cpu_runtime()).consider(job, plan, plan, run, a_result({"validation": {"loss": 1.0}}))
+    champion = find_champion(empty_store, "lm")
+    assert verdict is not None and verdict.passed and champion is not None and champion.run == run

@@ -328,7 +328,8 @@ def holding(store: Store, run: str, lasting: timedelta = SHORT) -> Iterator[None
             raise ArtifactError(f"{store.path(run)} is being removed")
         yield
     finally:
-        store.delete(name)
+        with suppress(StorageError):  # it ends by itself, and what the block did counts
+            store.delete(name)
 
 
 def hold_reused(store: Store, key: str) -> bool:

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from pydantic import ValidationError
@@ -14,12 +15,13 @@ from tests.support import small_job
 from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.small_jobs import Finished
 from trainer.common.display import plain_score
-from trainer.common.errors import ArtifactError, ConfigError, RunError
+from trainer.common.errors import ArtifactError, ConfigError, RunError, StorageError
 from trainer.config.labelled import FinetuneJob
 from trainer.config.runs import PromotionConfig
 from trainer.models.pretrained import find_model
 from trainer.preflight.resources import check_optimization
 from trainer.records.basis import TextBasis
+from trainer.records.lease import held
 from trainer.records.results import Remeasured, Verdict
 from trainer.records.sealed import sealed_bytes, write_sealed
 from trainer.records.shapes import Move
@@ -235,6 +237,15 @@ def test_a_move_whose_answer_was_lost_is_made_once(any_store: Store, monkeypatch
     monkeypatch.setattr(Store, "swap", repeated)
     assert roll_back(any_store, "lm", "broke").run == "runs/b"
     assert len(moves(any_store, "lm")) == 4
+
+
+def test_a_promotion_counts_though_its_hold_cannot_be_removed(
+    empty_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = finish(empty_store, "a")
+    monkeypatch.setattr(Store, "delete", Mock(side_effect=StorageError("the store is away", transient=True)))
+    assert promote(empty_store, "lm", run, {}, "why") == find_champion(empty_store, "lm")
+    assert held(empty_store) == {run}, "until it ends"
 
 
 def test_a_champion_whose_model_was_replaced_is_not_taken(empty_store: Store) -> None:
