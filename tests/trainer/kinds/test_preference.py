@@ -245,7 +245,7 @@ def test_what_was_computed_before_the_work_was_broken_off_is_kept(
 def test_a_job_that_another_overtakes_takes_its_reference(
     preferences: Path, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reference_files, "PART", 8)
+    monkeypatch.setattr(reference_step, "PART", 8)
     cpu_runtime()
     job = preference_job(preferences, tmp_path / "store", llama)
     data = here(silent())("encode", job)
