@@ -8,9 +8,10 @@ notebook_launcher(train, ("configs/finetune.yaml",), num_processes=2)
 
 import logging
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from trainer.common.errors import ConfigError
+from trainer.common.errors import ConfigError, FirstRankFailed
 from trainer.common.process import loading, return_freed_memory
 from trainer.common.progress import Progress, for_people, silent
 from trainer.common.transient import AT_THE_START
@@ -178,7 +179,9 @@ def measure_rival(
             return evaluate_run(job, run_key, progress, evaluation.data, rival.run)
         return ask_harness(evaluation_job, False, progress)
 
-    return remeasure(rival, measure)
+    with suppress(FirstRankFailed):  # of a rank that does not judge: the first one knows the problem
+        return remeasure(rival, measure)
+    return None
 
 
 def consider(

@@ -10,9 +10,10 @@ from tests.support import cpu_runtime
 from tests.trainer.results import a_result
 from tests.trainer.stocked_store import add_encoded, add_run, found, keys
 from trainer.common import transient
-from trainer.common.errors import StorageError
+from trainer.common.errors import EXIT_BAD_INPUT, FirstRankFailed, StorageError
+from trainer.common.progress import silent
 from trainer.config.runs import PromotionConfig
-from trainer.jobs import InRanks, consider
+from trainer.jobs import InRanks, consider, measure_rival
 from trainer.records.lease import held
 from trainer.registry.gate import ALREADY
 from trainer.registry.promotion import find_champion, look, pass_through
@@ -71,3 +72,17 @@ def test_ranks_wait_for_a_store_that_is_away_when_a_model_passes_its_gate(
     verdict = InRanks(cpu_runtime()).consider(job, plan, plan, run, a_result({"validation": {"loss": 1.0}}))
     champion = find_champion(empty_store, "lm")
     assert verdict is not None and verdict.passed and champion is not None and champion.run == run
+
+
+def test_a_champion_that_the_first_rank_cannot_measure_ends_no_other_rank(
+    empty_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise FirstRankFailed("rank 0 ended with ConfigError: it has no chat template", EXIT_BAD_INPUT)
+
+    job: Any = SimpleNamespace(promotion=PromotionConfig(name="lm", threshold=9), store=empty_store.url)
+    evaluation = a_result({"validation": {"loss": 1.0}})
+    champion = SimpleNamespace(run="runs/champion", fingerprint="0")
+    monkeypatch.setattr("trainer.registry.promotion.find_rival", lambda *_: champion)
+    monkeypatch.setattr("trainer.pipelines.any_kind.evaluate_run", fail)
+    assert measure_rival(job, "runs/x", evaluation, silent(), cpu_runtime()) is None

@@ -46,9 +46,9 @@ AWAY = (
 TRANSPORT = {
     ("botocore.exceptions", "ConnectionError"), ("botocore.exceptions", "HTTPClientError"),
     ("botocore.exceptions", "IncompleteReadError"), ("botocore.exceptions", "CredentialRetrievalError"),
-    ("aiohttp.client_exceptions", "ClientError"),
+    ("aiohttp.client_exceptions", "ClientError"), ("httpx2", "RemoteProtocolError"),
 }  # fmt: skip
-"""Connection errors of libraries that are not loaded for local stores, so by name."""
+"""Connection errors of libraries that may not be loaded, so by name."""
 LASTING = {
     ("botocore.exceptions", "SSLError"), ("aiohttp.client_exceptions", "ClientSSLError"),
     ("aiohttp.client_exceptions", "InvalidURL"),
@@ -97,9 +97,9 @@ def _is_away(error: BaseException) -> bool:
     answer: Any = getattr(error, "response", None)
     if isinstance(answer, dict):  # botocore's
         status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        return _is_busy(status) or answer.get("Error", {}).get("Code") in BROKEN_OFF
+        return is_busy(status) or answer.get("Error", {}).get("Code") in BROKEN_OFF
     if ("aiohttp.client_exceptions", "ClientResponseError") in kinds:
-        return _is_busy(getattr(error, "status", 0))
+        return is_busy(getattr(error, "status", 0))
     if kinds & LASTING or isinstance(_within(error), ValueError | FileNotFoundError):
         return False  # such as a header that ends in a line break, or a missing file of certificates
     if isinstance(error, socket.gaierror) or kinds & UNRESOLVED:
@@ -114,7 +114,7 @@ def _within(error: BaseException) -> object:
     return fields.get("error") if isinstance(fields, dict) else None
 
 
-def _is_busy(status: int) -> bool:
+def is_busy(status: int) -> bool:
     """Whether a request with this HTTP status may succeed later."""
     return status == 429 or (status >= 500 and status not in (501, 505))
 

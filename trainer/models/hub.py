@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.common.errors import ArtifactError, brief
-from trainer.common.transient import FULL, is_transient, number_of
+from trainer.common.transient import FULL, is_busy, is_transient, number_of
 
 NO_NAME = "it is no local file or folder, and not a name of the Hugging Face hub (MODEL or OWNER/MODEL); check the path"
 """Error text for a missing path."""
@@ -24,14 +24,21 @@ def is_hub_name(name: str) -> bool:
 
 
 def request_errors() -> tuple[Any, ...]:
-    """The exceptions of requests to the hub: of its library and the HTTP library, of the system, and of hf_xet."""
+    """The exceptions of requests to the hub: of the HTTP library, of the system, and of hf_xet."""
     from huggingface_hub.errors import HfHubHTTPError
 
-    return (HfHubHTTPError.__bases__[0], OSError, RuntimeError)  # the library depends on the version
+    return (HfHubHTTPError.__bases__[0], OSError, RuntimeError)  # which HTTP library depends on the hub's library
 
 
-BROKEN_OFF = {"NetworkError", "RemoteProtocolError", "TimeoutException"}
-"""Names of the HTTP library's exceptions for requests that may succeed later."""
+def may_pass(error: Exception) -> bool:
+    """Whether a request to the hub that failed may succeed later. A hub that cannot be reached at all does not count:
+    its address may be wrong, or the network switched off.
+    """
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    if isinstance(error, HfHubHTTPError):
+        return is_busy(error.response.status_code)
+    return is_transient(error) and not isinstance(error, LocalEntryNotFoundError | OfflineModeIsEnabled)
 
 
 _commits: dict[str, str] = {}
@@ -44,10 +51,9 @@ def fetch_from_hub(name: str, wanted: Sequence[str], ignored: Sequence[str] = ()
     """Fetch the files of a repository that match patterns into the hub's local cache, and return their folder.
 
     The commit is the newest one when this process first asks for the repository, or the cached one without network.
-    Raises `ArtifactError` with the reason if the hub does not provide it; transient if a download broke off.
+    Raises `ArtifactError` with the reason if the hub does not provide it; transient if it may do so later.
     """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
 
     try:
         if name not in _commits:
@@ -56,18 +62,23 @@ def fetch_from_hub(name: str, wanted: Sequence[str], ignored: Sequence[str] = ()
             name, allow_patterns=[*wanted], ignore_patterns=[*ignored] or None, revision=_commits[name]
         )
     except (ValueError, *request_errors()) as error:
-        # A hub that cannot be reached at all is not waited for: its address may be wrong.
-        broke_off = not isinstance(error, HfHubHTTPError) and (
-            is_transient(error) or any(kind.__name__ in BROKEN_OFF for kind in type(error).__mro__)
-        )
-        raise ArtifactError(f"the Hugging Face hub does not provide it: {hub_reason(error)}", broke_off) from error
+        cause = cause_of(error)
+        raise ArtifactError(
+            f"the Hugging Face hub does not provide it: {hub_reason(cause)}", may_pass(cause)
+        ) from error
     return Path(found)
 
 
 def cause_of(error: Exception) -> Exception:
-    """The error behind one of `datasets` that only says that something failed; else the error itself."""
-    hidden = error.__cause__ if type(error).__name__ == "DatasetGenerationError" else None
-    return hidden if isinstance(hidden, Exception) else error
+    """The error behind a `DatasetGenerationError` of `datasets`, or the hub's answer behind a file that the local cache
+    does not hold; else the error itself.
+    """
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    cause = error.__cause__
+    if type(error).__name__ == "DatasetGenerationError" and isinstance(cause, Exception):
+        return cause
+    return cause if isinstance(error, LocalEntryNotFoundError) and isinstance(cause, HfHubHTTPError) else error
 
 
 def hub_reason(error: Exception) -> str:

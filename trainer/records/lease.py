@@ -328,8 +328,12 @@ def holding(store: Store, run: str, lasting: timedelta = SHORT) -> Iterator[None
             raise ArtifactError(f"{store.path(run)} is being removed")
         yield
     finally:
-        with suppress(StorageError):  # it ends by itself, and what the block did counts
+        try:
             store.delete(name)
+        except StorageError as error:  # what the block did counts
+            log.warning(
+                "a hold of %s could not be deleted, so gc keeps it until the hold ends by itself: %s", run, error
+            )
 
 
 def hold_reused(store: Store, key: str) -> bool:

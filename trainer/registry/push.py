@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from trainer.common.display import plural, show, show_json, size, text_pairs
 from trainer.common.errors import ArtifactError, ConfigError, StorageError, brief
+from trainer.common.transient import is_busy
 from trainer.models.hub import request_errors
 from trainer.models.weights import BASE, Base
 from trainer.registry.lineage import find_run
@@ -111,7 +112,7 @@ def _send(folder: Path, manifest: Manifest, run: str, repo: str, private: bool, 
         made: Any = api.create_commit(repo, [*additions, *deletions], commit_message=message)
     except HfHubHTTPError as error:
         status = error.response.status_code
-        if status >= 500 or status == 429:
+        if is_busy(status):
             raise StorageError(
                 f"{api.endpoint} reports a temporary error (status {status}); try again later", transient=True
             ) from error

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.http_server import Answering, http_server
 from tests.hub import serve_model, unreachable
 from tests.trainer.report_runs import publish
 from trainer.common.errors import ArtifactError, ConfigError
@@ -176,6 +177,15 @@ except ArtifactError as error:
 """
 
 
+def refused_fetch(address: str, home: Path, **given: str) -> str:
+    """What is said of a model that a hub does not provide, and whether it is transient."""
+    env = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0"}
+    command = [sys.executable, "-c", FETCHES]
+    said = subprocess.run(command, env=env | given, capture_output=True, text=True, check=True).stdout
+    assert said.startswith("the Hugging Face hub does not provide it: ")
+    return said
+
+
 @pytest.mark.parametrize("fault", ["a broken connection", "a full disk"])
 def test_a_download_from_the_hub_that_fails_says_why_and_is_retried(
     fault: str, small_disk: Path, tmp_path: Path
@@ -185,9 +195,25 @@ def test_a_download_from_the_hub_that_fails_says_why_and_is_retried(
     (given / "model.safetensors").write_bytes(bytes(2**21))
     broken = fault == "a broken connection"
     with serve_model(given, "someone/model", "1" * 40, broken=broken) as address:
-        home = tmp_path / "hub" if broken else small_disk
-        env = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
-        said = subprocess.run([sys.executable, "-c", FETCHES], env=env, capture_output=True, text=True, check=True)
+        said = refused_fetch(address, tmp_path / "hub" if broken else small_disk)
     reason = "Connection reset by peer" if broken else "No space left on device: free some space in its local cache"
-    assert "the Hugging Face hub does not provide it: " in said.stdout and reason in said.stdout
-    assert said.stdout.endswith(" True\n")
+    assert reason in said and said.endswith(" True\n")
+
+
+@pytest.mark.parametrize("offline", ["0", "1"])
+def test_a_hub_that_cannot_be_reached_is_not_waited_for(offline: str, tmp_path: Path) -> None:
+    said = refused_fetch("http://127.0.0.1:9", tmp_path, HF_HUB_OFFLINE=offline)
+    assert said.endswith("the hub cannot be reached, and the local cache does not hold it False\n")
+
+
+@pytest.mark.parametrize(("status", "passes"), [(429, True), (503, True), (403, False)])
+def test_a_hub_that_is_too_busy_is_waited_for(status: int, passes: bool, tmp_path: Path) -> None:
+    class Busy(Answering):
+        def do_GET(self) -> None:
+            self.answer(status)
+
+        do_HEAD = do_GET
+
+    with http_server(Busy) as address:
+        said = refused_fetch(address, tmp_path)
+    assert str(status) in said and said.endswith(f" {passes}\n")

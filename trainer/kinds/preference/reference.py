@@ -125,8 +125,7 @@ def make_reference(job: PreferenceJob, data: ArtifactRef, progress: Progress) ->
                 sums = sum_answers(model, pairs, part, BATCH, runtime, bar.advance)
                 _require_finite(job, pairs, part, sums)
                 runtime.on_first(lambda part=part, sums=sums: _keep(step, part, sums))  # type: ignore[misc]
-    # Another job may have published it meanwhile, and deleted the parts of both.
-    made = runtime.on_first(lambda: find_artifact(step) or step.refer(_publish(step, pairs, parts)))
+    made = runtime.on_first(lambda: _publish(step, pairs, parts))
     runtime.on_first(lambda: store.delete(f"cache/reference-{step.fingerprint}"))
     return made
 
@@ -192,10 +191,13 @@ def _keep(step: Step, part: PartOf, sums: torch.Tensor) -> None:
     write_sealed(step.store, _place(step, part), {"sums": sums.tolist()}, indent=None)
 
 
-def _publish(step: Step, data: ChatSet, parts: list[PartOf]) -> Manifest:
+def _publish(step: Step, data: ChatSet, parts: list[PartOf]) -> ArtifactRef:
+    """Publish the parts together, or return what another job has published meanwhile, which also deletes the parts."""
     sums: dict[str, list[list[float]]] = {}
     for part in parts:
         found = _read(step, part)
+        if found is None and (published := find_artifact(step)) is not None:
+            return published
         if found is None:
             raise ArtifactError(f"{step.store.path(_place(step, part))} was removed meanwhile; run the command again")
         sums.setdefault(part.split, []).extend(found)
@@ -205,7 +207,7 @@ def _publish(step: Step, data: ChatSet, parts: list[PartOf]) -> Manifest:
             np.save(folder / f"{split}.npy", each)
         manifest = publish(step, folder, {"splits": {s: _describe(data, s, each) for s, each in reference.items()}})
     _log_reference(manifest)
-    return manifest
+    return step.refer(manifest)
 
 
 def _describe(data: ChatSet, split: str, sums: NDArray[np.float64]) -> dict[str, Any]:
