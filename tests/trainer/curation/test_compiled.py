@@ -3,12 +3,12 @@
 import os
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import numba
 import pytest
 
+from tests.disks import fill
 from tests.trainer.curation_texts import encoded, texts
 from trainer.curation import c4, gopher, language, loops
 from trainer.curation import texts as of_texts
@@ -102,8 +102,7 @@ def test_code_that_was_lost_or_left_empty_zeroed_or_cut_off_is_compiled_anew(tol
 
 
 def test_where_the_disk_has_no_room_for_it_every_process_compiles(told: str, small_disk: Path) -> None:
-    with suppress(OSError):
-        (small_disk / "full").write_bytes(bytes(2**21))
+    fill(small_disk)
     found, errors = ended(start(small_disk))
     assert found == f"{told} 0" and errors.count("HEADRACE_CACHE") == errors.count("No space left on device") == 1
 

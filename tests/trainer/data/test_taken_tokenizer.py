@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from tokenizers import Tokenizer, processors
 from transformers import AutoTokenizer, BertTokenizer, GPT2Tokenizer, PreTrainedTokenizerFast
 
 from tests import ROOT
+from tests.disks import fill
 from tests.hub import serve_model
 from tests.trainer.made import prepare_tokenizer
 from tests.trainer.raw_files import docstrings
@@ -203,8 +203,7 @@ def test_a_full_disk_of_temporary_files_does_not_mean_a_bad_tokenizer(
 ) -> None:
     plain(tmp_path / "a")
     monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
-    with suppress(OSError):
-        (small_disk / "full").write_bytes(bytes(2**21))
+    fill(small_disk)
     with pytest.raises(StorageError, match=f"cannot write temporary files to {small_disk}: No space") as full:
         take_tokenizer(str(tmp_path / "a"), None, tmp_path)
     assert full.value.transient
