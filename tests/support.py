@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import sysconfig
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import cos, pi
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -100,6 +100,17 @@ def rate_at(step: int, steps: int) -> float:
 def small_job(raw: Path, store: Path | str, **changes: Any) -> PipelineJob:
     """The same, validated."""
     return validate_job(PipelineJob, small_values(raw, store, **changes), "test")
+
+
+def failing_first(errors: list[Exception], function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that raises these errors, one at each call, until the list is empty, and then calls another one."""
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        if errors:
+            raise errors.pop(0)
+        return function(*arguments, **options)
+
+    return call
 
 
 def data_values(values: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tasks import promotion
-from tests.support import cpu_runtime
+from tests.support import cpu_runtime, failing_first
 from tests.trainer.results import a_result
 from tests.trainer.stocked_store import add_encoded, add_run, found, keys
 from trainer.common import transient
@@ -59,15 +59,9 @@ def test_ranks_wait_for_a_store_that_is_away_when_a_model_passes_its_gate(
 ) -> None:
     run = add_run(empty_store, "x", add_encoded(empty_store, "x"))
     job = SimpleNamespace(promotion=PromotionConfig(name="lm", threshold=9), store=empty_store.url)
-    failures = [StorageError("the store is away", transient=True)]
-
-    def pass_at_last(*arguments: Any) -> Any:
-        if failures:
-            raise failures.pop()
-        return pass_through(*arguments)
-
+    away = StorageError("the store is away", transient=True)
     monkeypatch.setattr(transient, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr("trainer.registry.promotion.pass_through", pass_at_last)
+    monkeypatch.setattr("trainer.registry.promotion.pass_through", failing_first([away], pass_through))
     plan: Any = None
     verdict = InRanks(cpu_runtime()).consider(job, plan, plan, run, a_result({"validation": {"loss": 1.0}}))
     champion = find_champion(empty_store, "lm")

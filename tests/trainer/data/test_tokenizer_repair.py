@@ -12,7 +12,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests.processes import finish
-from tests.support import digests, only_run, small_job, small_values, write_config, write_corpora
+from tests.support import digests, failing_first, only_run, small_job, small_values, write_config, write_corpora
 from tests.trainer.data.test_changed_raw import rot
 from tests.trainer.made import prepare, prepare_tokenizer
 from tests.trainer.small_jobs import Finished
@@ -222,14 +222,8 @@ def test_a_copy_that_the_disk_has_no_room_for_is_not_a_reason_to_train(
     trained: Path, other_text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = damage(trained, "tokenizer.json")
-    save, failures = tokenizer_training.save_trained, [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))]
-
-    def save_at_last(*arguments: Any) -> dict[str, Any]:
-        if failures:
-            raise failures.pop()
-        return save(*arguments)
-
-    monkeypatch.setattr(tokenizer_training, "save_trained", save_at_last)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(tokenizer_training, "save_trained", failing_first([full], tokenizer_training.save_trained))
     with pytest.raises(StorageError, match="No space left on device"):
         prepared_tokenizer(other_text, trained)
     prepared_tokenizer(other_text, trained)

@@ -14,6 +14,7 @@ import yaml
 from lm_eval.api.metrics import perplexity, stderr_for_metric
 
 from tests.processes import cores
+from tests.support import failing_first
 from tests.trainer.adapted_runs import adapt, write_base
 from tests.trainer.curated_runs import curated_run, run_through
 from tests.trainer.evaluation.harness_tasks import QUESTIONS, asking, write_questions, write_task, write_yaml
@@ -325,15 +326,9 @@ def test_a_task_that_a_run_was_measured_on_is_not_loaded_again_beside_another(
 def test_tasks_measured_before_a_failure_are_not_measured_again(
     run: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record, failures = harness.record, [StorageError("the store is away", transient=True)]
-
-    def record_at_last(*arguments: Any) -> None:
-        if failures:
-            raise failures.pop()
-        record(*arguments)
-
+    away = StorageError("the store is away", transient=True)
     monkeypatch.setattr(transient, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(harness, "record", record_at_last)
+    monkeypatch.setattr(harness, "record", failing_first([away], harness.record))
     folder = tmp_path / "tasks"
     write_task(folder)
     task = yaml.safe_load((folder / "tiny.yaml").read_text())

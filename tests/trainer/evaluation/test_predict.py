@@ -21,7 +21,7 @@ from transformers import (
 
 from tests.depth import once
 from tests.processes import start_ranks, start_warm
-from tests.support import read_rows, write_config
+from tests.support import failing_first, read_rows, write_config
 from tests.trainer.labelled_data import (
     END,
     as_csv,
@@ -214,15 +214,9 @@ def test_what_was_predicted_is_reused_until_something_changes_or_is_damaged(
 def test_predictions_that_were_published_at_the_second_attempt_are_found_intact(
     classifier: Path, tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put_folder, failures = Store.put_folder, [StorageError("the store is away", transient=True)]
-
-    def put_at_last(*arguments: Any, **options: Any) -> None:
-        if failures:
-            raise failures.pop()
-        put_folder(*arguments, **options)
-
+    failures: list[Exception] = [StorageError("the store is away", transient=True)]
     monkeypatch.setattr(transient, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(Store, "put_folder", put_at_last)
+    monkeypatch.setattr(Store, "put_folder", failing_first(failures, Store.put_folder))
     path = written(tmp_path / "new.jsonl", as_jsonl(flat_records(20)))
     job = job_of(tmp_path / "store", classifier, path, data={"text_columns": ["a"]})
     made = predict_texts(job, silent())

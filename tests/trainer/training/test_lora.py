@@ -4,7 +4,6 @@ import copy
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import trainer.training.run as run_module
-from tests.support import curve, digests, final_bytes, forget_after, records, small_job
+from tests.support import curve, digests, failing_first, final_bytes, forget_after, records, small_job
 from tests.tiny_models import new_model, tiny_config
 from tests.trainer.adapted_runs import LORA, adapt, lora_job, train_adapter, write_base
 from tests.trainer.training.test_impossible_state import forge_tensors
@@ -89,15 +88,9 @@ def test_a_checkpoint_holds_the_adapter_and_its_optimizer_alone_and_names_its_ba
 def test_the_final_model_is_a_plain_one_and_the_report_says_how_much_was_trained(
     raw: Path, stocked: Path, data: PreparedData, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish, failures = run_module.publish_folder, [StorageError("the store is away", transient=True)]
-
-    def publish_at_last(*arguments: Any) -> Any:
-        if failures:
-            raise failures.pop()
-        return publish(*arguments)
-
+    away = StorageError("the store is away", transient=True)
     monkeypatch.setattr(transient, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(run_module, "publish_folder", publish_at_last)
+    monkeypatch.setattr(run_module, "publish_folder", failing_first([away], run_module.publish_folder))
     run = adapt(raw, stocked, data, base, training__max_steps=3)
     model, started = (AutoModelForCausalLM.from_pretrained(folder) for folder in (stocked / run / "final", base))
     assert sorted(model.state_dict()) == sorted(started.state_dict())
