@@ -24,9 +24,8 @@ TEXT = Batch([Document(b"a text", ends=True)])
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder that Python finds modules in, and forgets after the test."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    before = set(sys.modules)
     yield tmp_path
-    for name in set(sys.modules) - before:
+    for name in [name for name, module in sys.modules.items() if str(tmp_path) in repr(module)]:
         del sys.modules[name]
 
 
