@@ -56,14 +56,14 @@ def compiled(function: Function) -> Function:
     if folder is not None:
         configured, settings.CACHE_DIR = settings.CACHE_DIR, str(folder)  # read when the cache is created
         try:
-            machine_code._cache = _OneAtATime(function, folder)  # as njit(cache=True) would, with its own class
+            machine_code._cache = _Locked(function, folder)  # as njit(cache=True) would, with its own class
         finally:
             settings.CACHE_DIR = configured
     return cast(Function, machine_code)
 
 
-class _OneAtATime(FunctionCache):
-    """A function's compiled code on disk, which one process at a time reads or writes.
+class _Locked(FunctionCache):
+    """A function's compiled code on disk, which no process reads while another writes it.
 
     numba writes the index of a function's files before the files, without a lock: of two processes that compile it for
     different types at once, one would later be given the other's code.
@@ -74,7 +74,7 @@ class _OneAtATime(FunctionCache):
         self._lock = folder / "lock"
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        with locked(self._lock):
+        with locked(self._lock, shared=True):
             return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
 
     def save_overload(self, sig: Any, data: Any) -> None:

@@ -264,11 +264,14 @@ def opened_lock(path: str | Path) -> Iterator[int]:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file against other processes and threads, if the file system allows; released if the process dies."""
+def locked(path: Path, shared: bool = False) -> Iterator[None]:
+    """Hold a lock file against other processes and threads, if the file system allows; released if the process dies.
+
+    Several may hold it at once if all take it `shared`.
+    """
     with ExitStack() as locks:
         with suppress(OSError):
             make_folders(path.parent)
             lock = locks.enter_context(opened_lock(path))
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            fcntl.flock(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield

@@ -92,13 +92,7 @@ class RemoteObjects:
 
     def exists(self, key: str) -> bool:
         """Whether the object exists. On S3 this is one request without a listing."""
-        if not self._s3:
-            return bool(self.fs.exists(self._full(key)))
-        try:
-            self._head(key)
-        except FileNotFoundError:
-            return False
-        return True
+        return self.modified(key) is not None if self._s3 else bool(self.fs.exists(self._full(key)))
 
     def names(self, key: str) -> list[str]:
         try:
@@ -120,9 +114,8 @@ class RemoteObjects:
         return self._facts(key)[0]
 
     def read(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        whole = (
-            {"max_concurrency": 1} if self._s3 else {}
-        )  # without this, s3fs queries the size first, to read in parts
+        # Without this, s3fs queries the size first, to read in parts.
+        whole = {"max_concurrency": 1} if self._s3 else {}
         return bytes(self.fs.cat_file(self._full(key), start=start or None, end=end, **whole))
 
     def put(self, path: Path, key: str) -> None:
