@@ -1,5 +1,6 @@
 """What a base model is: its names, and license and language from its model card."""
 
+import logging
 import re
 from pathlib import Path
 from typing import Any, Literal
@@ -7,8 +8,11 @@ from typing import Any, Literal
 import yaml
 from pydantic import ValidationError
 
+from trainer.common.errors import brief
 from trainer.config.runs import CardConfig
 from trainer.store.names import CARD
+
+log = logging.getLogger(__name__)
 
 MOST_BYTES = 2**20
 """Characters of a model card that are read."""
@@ -31,8 +35,14 @@ def read_card(folder: Path) -> CardConfig:
         with open(folder / CARD, encoding="utf-8") as file:
             text = file.read(MOST_BYTES)
         matter = yaml.safe_load(text.split("---\n", 2)[1]) if text.startswith("---\n") else {}
-    except (OSError, ValueError, IndexError, yaml.YAMLError):
-        return CardConfig()  # a card is optional, so an unreadable one is ignored
+    except FileNotFoundError:
+        return CardConfig()
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        log.warning(
+            "%s cannot be read (%s), so the license and the languages in it are not recorded: correct it, or set "
+            "card.license and card.language", folder / CARD, brief(error),
+        )  # fmt: skip
+        return CardConfig()
     metadata = matter if isinstance(matter, dict) else {}
     language = metadata.get("language")
     return CardConfig(

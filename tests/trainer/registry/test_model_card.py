@@ -118,6 +118,16 @@ def test_a_card_that_says_nothing_that_can_be_used_says_nothing(
     assert read_card(tmp_path) == CardConfig(license=license_, language=language)
 
 
+@pytest.mark.parametrize(
+    "content", ["---\nlicense: mit # f\xfcr alle\n---\n".encode("latin-1"), b"---\n{ no yaml\n---\n"]
+)
+def test_a_card_that_cannot_be_read_is_told(content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert read_card(tmp_path) == CardConfig() and not caplog.text
+    (tmp_path / CARD).write_bytes(content)
+    assert read_card(tmp_path) == CardConfig()
+    assert f"{tmp_path / CARD} cannot be read (" in caplog.text and "set card.license" in caplog.text
+
+
 def test_a_base_model_is_named_by_its_name_on_the_hub_or_not_at_all(store: Store, tmp_path: Path) -> None:
     cached = tmp_path / "models--someone--a-model" / "snapshots" / "0123abc"
     cached.mkdir(parents=True)
