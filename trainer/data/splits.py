@@ -19,7 +19,7 @@ from trainer.data.pieces import Piece, RawFile, require_file
 from trainer.data.raw_files import compression_of, csv_dialect, is_quoted, open_as, reading
 from trainer.data.sources import find_pieces, find_sources
 from trainer.data.tables import FORMATS, Reading, Record, Span, Table, open_loaded
-from trainer.models.hub import cause_of, hub_reason
+from trainer.models.hub import cause_of, hub_reason, may_pass
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 
@@ -177,11 +177,12 @@ def _find_hub(store: Store, data: SplitsConfig) -> SplitSource:
     try:
         loaded = _load_hub(str(data.path), data.subset, files)
     except Exception as error:  # network, hub, script and format errors alike
-        reason = hub_reason(cause_of(error))
+        cause = cause_of(error)
         raise CorpusError(
-            f"data set {name!r} cannot be loaded from the Hugging Face hub: {reason}; check the name and "
+            f"data set {name!r} cannot be loaded from the Hugging Face hub: {hub_reason(cause)}; check the name and "
             "the network, or use files (source: csv, jsonl, parquet) or a folder written by save_to_disk (source: "
-            "disk)"
+            "disk)",
+            may_pass(cause),
         ) from error
     splits = _choose(name, loaded, data)
     prints = {

@@ -27,7 +27,7 @@ from trainer.common.errors import ConfigError, brief, shortened
 from trainer.config.evaluation import HarnessConfig
 from trainer.config.harness_files import LocalTask, leaves, local_tasks
 from trainer.evaluation.harness_identity import identify, installed_version
-from trainer.models.hub import cause_of, hub_reason
+from trainer.models.hub import cause_of, hub_reason, may_pass
 from trainer.records.basis import TaskIdentity
 from trainer.store.manifest import fingerprint
 
@@ -56,7 +56,8 @@ def load_tasks(options: HarnessConfig) -> dict[str, dict[str, Any]]:
             with _cached_by(identities[name]):
                 tasks[name] = manager.load([name])
         except Exception as error:  # each task fails in its own way: its settings, its functions, its data, the network
-            raise ConfigError(_describe_failure(name, found, manager, cause_of(error))) from error
+            cause = cause_of(error)
+            raise ConfigError(_describe_failure(name, found, manager, cause), may_pass(cause)) from error
     _check_each_once(tasks)
     single = {name: task for loaded in tasks.values() for name, task in loaded["tasks"].items()}
     for name, task in single.items():

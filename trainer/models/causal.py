@@ -19,6 +19,7 @@ from transformers.activations import NewGELUActivation
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from trainer.common.errors import ConfigError, TokenizerError, brief
+from trainer.common.transient import is_transient
 from trainer.config.models import LoraConfig, ModelConfig
 from trainer.models.adapters import add_adapter, find_heads, merge, restore_adapter
 from trainer.models.generation import ends_of
@@ -169,7 +170,7 @@ def load_pretrained(kind: Any, path: str, **options: Any) -> Any:
     try:
         return _load_files(kind, path, {"dtype": torch.float32, **options, "trust_remote_code": False})
     except Exception as error:  # file system, format and architecture errors alike
-        raise ConfigError(f"model {path!r} cannot be loaded: {brief(error)}") from error
+        raise ConfigError(f"model {path!r} cannot be loaded: {brief(error)}", is_transient(error)) from error
 
 
 def _load_files(kind: Any, path: str, options: dict[str, Any]) -> Any:

@@ -38,7 +38,9 @@ def may_pass(error: Exception) -> bool:
 
     if isinstance(error, HfHubHTTPError):
         return is_busy(error.response.status_code)
-    return is_transient(error) and not isinstance(error, LocalEntryNotFoundError | OfflineModeIsEnabled)
+    # `datasets` raises a plain ConnectionError for such a hub.
+    away = isinstance(error, LocalEntryNotFoundError | OfflineModeIsEnabled) or type(error) is ConnectionError
+    return is_transient(error) and not away
 
 
 _commits: dict[str, str] = {}

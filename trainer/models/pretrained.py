@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trainer.common.errors import ArtifactError, ConfigError, TokenizerError, brief, reason_of
+from trainer.common.transient import is_transient
 from trainer.models.hub import NO_NAME, fetch_from_hub, is_hub_name
 from trainer.models.tensor_files import of_optimizer
 from trainer.models.weights import CONVERT, Base, is_adapter, read_base, require_base
@@ -352,7 +353,7 @@ def load_config(folder: str) -> "PretrainedConfig":
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # file system and format errors alike
-        raise ConfigError(f"model {folder!r} cannot be loaded: {brief(error)}") from error
+        raise ConfigError(f"model {folder!r} cannot be loaded: {brief(error)}", is_transient(error)) from error
     return config
 
 
@@ -375,7 +376,9 @@ def load_tokenizer(folder: str, plain: bool = False) -> Any:
             folder, trust_remote_code=False
         )
     except Exception as error:  # the libraries raise bare Exceptions for every kind of bad file
-        raise TokenizerError(f"the tokenizer of {folder!r} cannot be loaded: {brief(error)}") from error
+        raise TokenizerError(
+            f"the tokenizer of {folder!r} cannot be loaded: {brief(error)}", is_transient(error)
+        ) from error
     if not tokenizer.is_fast:
         raise TokenizerError(
             f"the tokenizer of {folder!r} is not one of the `tokenizers` library; convert it to a tokenizer.json"

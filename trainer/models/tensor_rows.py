@@ -19,6 +19,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
 
 from trainer.common.errors import ArtifactError
+from trainer.common.transient import is_transient
 from trainer.models.tensor_files import ROW_RANGES, Tensor, find_gap, read_file_header
 
 MOST_OPEN = 64
@@ -109,7 +110,7 @@ def _read_header(path: Path) -> dict[str, Tensor]:
     try:
         return read_file_header(path)
     except (OSError, ValueError) as error:
-        raise ArtifactError(f"{path} is missing or damaged ({error})") from error
+        raise ArtifactError(f"{path} is missing or damaged ({error})", is_transient(error)) from error
 
 
 class Converted:

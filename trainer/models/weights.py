@@ -16,6 +16,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from trainer.common.errors import ArtifactError, ConfigError, in_one_line, reason_of
+from trainer.common.transient import is_transient
 from trainer.models.tensor_files import MODEL, Tensor, find_gap, find_parts, read_file_header
 from trainer.store.names import plain_name
 
@@ -144,7 +145,8 @@ def _check_file(name: str, file: str) -> dict[str, Tensor]:
         return read_file_header(Path(name, file))
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"pretrained model {name!r}: {file} is missing or damaged ({error}); copy or download it again"
+            f"pretrained model {name!r}: {file} is missing or damaged ({error}); copy or download it again",
+            is_transient(error),
         ) from error
 
 

@@ -1,14 +1,22 @@
 """Weights that are missing, cut short or damaged are found by their headers, before anything is loaded."""
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from transformers import AutoConfig, AutoTokenizer
 
-from trainer.common.errors import ConfigError
+from trainer.common.errors import ConfigError, PipelineError
+from trainer.models.causal import load_pretrained
+from trainer.models.pretrained import load_config, load_tokenizer
+from trainer.models.tensor_rows import Tensors
 from trainer.models.weights import INDEX, WEIGHTS, check_weights
 
 TENSORS = {f"layer.{number}": np.arange(64, dtype=np.float32).reshape(8, 8) for number in range(4)}
@@ -88,3 +96,26 @@ def test_a_damaged_index_is_named(index: str, sharded: Path) -> None:
 
 def test_a_folder_without_weights_says_what_was_expected(tmp_path: Path) -> None:
     assert f"has no weights: expected {WEIGHTS} or {INDEX}" in problem_of(tmp_path)
+
+
+@pytest.mark.parametrize(("number", "passing"), [(errno.ESTALE, True), (errno.EACCES, False)])
+def test_a_disk_that_is_away_while_a_model_is_loaded_is_no_damaged_model(
+    number: int, passing: bool, single: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(AutoConfig, "from_pretrained", refuse)
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", refuse)
+
+    def require_told(load: Callable[[], Any]) -> None:
+        with pytest.raises(PipelineError, match=os.strerror(number)) as failure:
+            load()
+        assert failure.value.transient is passing
+
+    require_told(lambda: load_config(str(single)))
+    require_told(lambda: load_tokenizer(str(single)))
+    require_told(lambda: load_pretrained(SimpleNamespace(from_pretrained=refuse), str(single)))
+    monkeypatch.setattr("trainer.models.tensor_files.open", refuse, raising=False)
+    require_told(lambda: check_weights(str(single)))
+    require_told(lambda: Tensors([single / WEIGHTS]))

@@ -1,6 +1,8 @@
 """Labelled data of every source: texts, labels and splits are as they stand there."""
 
+import errno
 import logging
+import os
 import uuid
 from collections.abc import Callable
 from decimal import Decimal
@@ -10,6 +12,7 @@ from typing import Any
 import datasets
 import fsspec
 import pytest
+from datasets.exceptions import DatasetGenerationError
 
 from tests.trainer.labelled_data import (
     Record,
@@ -157,8 +160,30 @@ def test_a_data_set_is_loaded_as_the_hub_library_loads_it(tmp_path: Path, monkey
 def test_a_hub_that_cannot_be_reached_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    with pytest.raises(CorpusError, match=r"'no/such/mrpc' cannot be loaded from the Hugging Face hub: .*or use files"):
+    said = r"'no/such/mrpc' cannot be loaded from the Hugging Face hub: .*or use files"
+    with pytest.raises(CorpusError, match=said) as failure:
         read(source="hub", path="no/such", subset="mrpc")
+    assert not failure.value.transient
+
+
+@pytest.mark.parametrize(
+    ("error", "passing"),
+    [
+        (DatasetGenerationError(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))), True),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), True),
+        (ConnectionError("Couldn't reach 'no/such' on the Hub"), False),
+    ],
+)
+def test_a_disk_that_is_too_full_for_a_data_set_of_the_hub_is_no_bad_input(
+    error: Exception, passing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise error from (error.args[0] if isinstance(error, DatasetGenerationError) else None)
+
+    monkeypatch.setattr(datasets, "load_dataset", refuse)
+    with pytest.raises(CorpusError, match="cannot be loaded from the Hugging Face hub") as failure:
+        read(source="hub", path="no/such")
+    assert failure.value.transient is passing
 
 
 def test_without_validation_data_a_hash_of_both_texts_decides_and_equal_texts_stay_together(tmp_path: Path) -> None:
