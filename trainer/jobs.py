@@ -8,10 +8,9 @@ notebook_launcher(train, ("configs/finetune.yaml",), num_processes=2)
 
 import logging
 import os
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from trainer.common.errors import ConfigError, FirstRankFailed
+from trainer.common.errors import EXIT_BAD_INPUT, ConfigError, FirstRankFailed
 from trainer.common.process import loading, return_freed_memory
 from trainer.common.progress import Progress, for_people, silent
 from trainer.common.transient import AT_THE_START
@@ -179,9 +178,12 @@ def measure_rival(
             return evaluate_run(job, run_key, progress, evaluation.data, rival.run)
         return ask_harness(evaluation_job, False, progress)
 
-    with suppress(FirstRankFailed):  # of a rank that does not judge: the first one knows the problem
+    try:
         return remeasure(rival, measure)
-    return None
+    except FirstRankFailed as error:
+        if error.status != EXIT_BAD_INPUT:  # the first rank ends, too
+            raise
+        return None  # this rank does not judge, and the first one knows the problem
 
 
 def consider(

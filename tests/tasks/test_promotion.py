@@ -1,5 +1,6 @@
 """A run that waits for a person's approval."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ from tests.support import cpu_runtime, failing_first
 from tests.trainer.results import a_result
 from tests.trainer.stocked_store import add_encoded, add_run, found, keys
 from trainer.common import transient
-from trainer.common.errors import EXIT_BAD_INPUT, FirstRankFailed, StorageError
+from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, FirstRankFailed, StorageError
 from trainer.common.progress import silent
 from trainer.config.runs import PromotionConfig
 from trainer.jobs import InRanks, consider, measure_rival
@@ -68,15 +69,20 @@ def test_ranks_wait_for_a_store_that_is_away_when_a_model_passes_its_gate(
     assert verdict is not None and verdict.passed and champion is not None and champion.run == run
 
 
-def test_a_champion_that_the_first_rank_cannot_measure_ends_no_other_rank(
-    empty_store: Store, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("problem", "status"),
+    [("ConfigError: it has no chat template", EXIT_BAD_INPUT), ("StorageError: the store is away", EXIT_PREEMPTED)],
+)
+def test_a_champion_that_the_first_rank_cannot_measure_ends_another_rank_only_with_it(
+    problem: str, status: int, empty_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> Any:
-        raise FirstRankFailed("rank 0 ended with ConfigError: it has no chat template", EXIT_BAD_INPUT)
+        raise FirstRankFailed(f"rank 0 ended with {problem}", status)
 
     job: Any = SimpleNamespace(promotion=PromotionConfig(name="lm", threshold=9), store=empty_store.url)
     evaluation = a_result({"validation": {"loss": 1.0}})
     champion = SimpleNamespace(run="runs/champion", fingerprint="0")
     monkeypatch.setattr("trainer.registry.promotion.find_rival", lambda *_: champion)
     monkeypatch.setattr("trainer.pipelines.any_kind.evaluate_run", fail)
-    assert measure_rival(job, "runs/x", evaluation, silent(), cpu_runtime()) is None
+    with nullcontext() if status == EXIT_BAD_INPUT else pytest.raises(FirstRankFailed, match="the store is away"):
+        assert measure_rival(job, "runs/x", evaluation, silent(), cpu_runtime()) is None

@@ -34,11 +34,16 @@ log = logging.getLogger(__name__)
 
 
 def remeasure(champion: Move, measure: Callable[[], Result]) -> Remeasured:
-    """The champion's scores measured now, or the problem: its model is missing, or cannot read this data."""
+    """The champion's scores measured now, or the problem: its model is missing, or cannot read this data.
+
+    Raises transient errors, such as of a busy hub: a later attempt may measure it.
+    """
     named = {"run": champion.run, "fingerprint": champion.fingerprint}
     try:
         found = measure()
     except (ArtifactError, ConfigError, TokenizerError) as error:
+        if error.transient:
+            raise
         return Remeasured(**named, problem=str(error))
     return Remeasured(**named, scores=found.figures(), measured_on=found.measured_on)
 

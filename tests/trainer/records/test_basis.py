@@ -16,6 +16,7 @@ from tests.support import cpu_runtime, small_job
 from tests.trainer.made import prepare
 from tests.trainer.shard_files import whole
 from tests.trainer.small_jobs import Finished
+from trainer.common.errors import ArtifactError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.config.labelled import FinetuneJob
@@ -30,7 +31,7 @@ from trainer.records.evaluations import Result
 from trainer.records.plans import PreparedData
 from trainer.records.results import Verdict
 from trainer.records.shapes import Move
-from trainer.registry.promotion import find_champion, look, pass_through, promote
+from trainer.registry.promotion import find_champion, look, pass_through, promote, remeasure
 from trainer.store.manifest import MANIFEST, publish_folder
 from trainer.store.names import FINAL, FINAL_KIND
 from trainer.store.storage import Store
@@ -294,3 +295,17 @@ def test_the_number_of_shards_counts_if_their_first_tokens_are_many() -> None:
     assert not why_incomparable("bits_per_byte", many, basis(40, 10_000, 5_000)), "with another tokenizer"
     assert not why_incomparable("bits_per_byte", basis(1, 10**6, 250_000), basis(40, 10**6, 250_000))
     assert basis(80, 10_000, 2_500).begun == {"code": 50}, "at most as many as there are documents"
+
+
+@pytest.mark.parametrize("passing", [False, True])
+def test_a_champion_that_cannot_be_measured_for_now_is_measured_by_a_later_attempt(passing: bool) -> None:
+    champion = Move(action="promote", run="runs/a", fingerprint="x", scores={"loss": 1.0}, time="t", reason="r")
+
+    def measure() -> Result:
+        raise ArtifactError("the hub is busy" if passing else "the model is missing", transient=passing)
+
+    if passing:
+        with pytest.raises(ArtifactError, match="the hub is busy"):
+            remeasure(champion, measure)
+    else:
+        assert remeasure(champion, measure).problem == "the model is missing"
