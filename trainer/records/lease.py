@@ -261,7 +261,20 @@ def _is_alive(store: Store, key: str, lease: dict[str, Any]) -> bool:
 def _is_seen(lease: dict[str, Any]) -> bool:
     """Whether this process can check if the holder is alive."""
     mine = _identity()
-    return bool(lease["machine"] == mine["machine"] and mine["started"])
+    return bool(lease["machine"] == mine["machine"] and mine["started"]) and not _is_hidden(lease["pid"])
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether a process exists that /proc does not show: with the option hidepid, it shows only a user's own."""
+    if _text(f"/proc/{pid}/stat"):
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # that of another user
+        pass
+    return True
 
 
 def _is_young(store: Store, key: str) -> bool:

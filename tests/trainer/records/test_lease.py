@@ -86,6 +86,21 @@ def test_a_holder_that_is_not_yet_waited_for_counts_as_gone(atomic_store: Store,
         assert held(atomic_store)["pid"] == os.getpid()
 
 
+def test_a_living_holder_that_proc_does_not_show_keeps_its_run(
+    atomic_store: Store, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = leases._text
+    hidden = f"/proc/{holder.pid}/stat"  # as of another user where /proc is mounted with hidepid
+    monkeypatch.setattr(leases, "_text", lambda path: "" if path == hidden else shown(path))
+    assert is_held(atomic_store, RUN)
+    with pytest.raises(RunError, match=rf"process {holder.pid} on "), Lease(atomic_store, RUN, removing=True):
+        pass
+    holder.kill()
+    holder.wait()
+    with Lease(atomic_store, RUN):
+        assert held(atomic_store)["pid"] == os.getpid()
+
+
 def write_foreign_lease(store: Store, host: str, beat: str) -> None:
     """The lease of a process on another machine."""
     other = {"id": "x", "since": "2026-01-01", "host": host, "pid": 1, "machine": "another", "started": "5"}
