@@ -56,7 +56,12 @@ class LocalFiles:
         ]
 
     def exists(self, key: str) -> bool:
-        return self.at(key).exists()
+        """Whether a file or folder exists. `Path.exists` takes some errors for a missing one; in Python 3.14, all."""
+        try:
+            self.at(key).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def names(self, key: str) -> list[str]:
         try:

@@ -133,3 +133,11 @@ def test_a_store_and_the_folders_right_in_it_may_be_links(tmp_path: Path) -> Non
     assert manifest is not None and find_damage(store, KEY, manifest) == {}
     assert (fetch_artifact(store, KEY, "checkpoint") / "model.safetensors").read_bytes() == b"weights"
     assert store.names("runs") == ["a"]
+
+
+def test_a_folder_that_cannot_be_entered_does_not_look_empty(tmp_path: Path) -> None:
+    (tmp_path / "runs").symlink_to("runs")
+    store = Store(str(tmp_path))
+    for look in (lambda: store.exists("runs/a"), lambda: store.names("runs"), lambda: store.find_bytes("runs/a")):
+        with pytest.raises(StorageError, match="Too many levels of symbolic links"):
+            look()
