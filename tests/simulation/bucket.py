@@ -238,7 +238,12 @@ class Bucket:
 
     def find(self, path: str, **_: Any) -> dict[str, dict[str, Any]]:
         return {
-            key: {"type": "file", "size": len(each.data), "LastModified": datetime.fromtimestamp(each.modified, UTC)}
+            key: {
+                "name": key,
+                "type": "file",
+                "size": len(each.data),
+                "LastModified": datetime.fromtimestamp(each.modified, UTC),
+            }
             for key, each in self._list(path)
             if key == path or key.startswith(f"{path}/")
         }

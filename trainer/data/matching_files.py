@@ -2,17 +2,18 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+import stat
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from fnmatch import translate
 from typing import Any, NamedTuple
 
-from fsspec import AbstractFileSystem
 from fsspec.utils import glob_translate
 
 from trainer.common.errors import CorpusError
 from trainer.data.raw_files import reading
 from trainer.store.remedies import credentials_explained
+from trainer.store.remote_listing import files_at
 
 MAGIC = re.compile(r"[*?\[]")
 ANY_FOLDERS = "**"
@@ -32,21 +33,32 @@ def find_local(pattern: str) -> Iterator[LocalFile]:
     with a dot matches only a part of the pattern that does too.
 
     Raises `CorpusError` for a folder that cannot be listed (fsspec would silently skip it), for a broken link, and for
-    a name that is not UTF-8.
+    a name that is not UTF-8, and `OSError` for a path that cannot be looked up.
     """
     pattern = os.path.normpath(pattern)
-    if os.path.isfile(pattern):
-        yield LocalFile(pattern, os.path.basename(pattern), os.path.realpath(pattern), os.stat(pattern))
-        return
     parts = pattern.split(os.sep)
     fixed = _count_fixed(parts)
+    if fixed == len(parts) or os.path.isfile(pattern):  # a name may contain the characters of patterns
+        if _is(stat.S_ISREG, pattern):
+            yield LocalFile(pattern, os.path.basename(pattern), os.path.realpath(pattern), os.stat(pattern))
+        return
     folder = os.sep.join(parts[:fixed])
-    if fixed < len(parts) and os.path.isdir(folder or os.sep):
+    if _is(stat.S_ISDIR, folder or os.sep):
         for path, real in _below(folder, os.path.realpath(folder or os.sep), parts[fixed:], ()):
             with reading(path):
                 status = os.stat(path)
             _require_utf8(path)
             yield LocalFile(path, path[len(folder) + 1 :], real, status)
+
+
+def _is(kind: Callable[[int], bool], path: str) -> bool:
+    """Whether a path leads to a file of a kind. Raises `OSError` if that cannot be looked up, as in a folder that this
+    user may not enter; `os.path.isfile` takes that for a missing file.
+    """
+    try:
+        return kind(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def _count_fixed(parts: Sequence[str]) -> int:
@@ -115,13 +127,11 @@ def find_remote(fs: Any, pattern: str) -> dict[str, Any]:
 def _listed(fs: Any, folder: str, parts: Sequence[str]) -> Iterator[dict[str, Any]]:
     """The entries below a remote folder among which those are that match the parts of a pattern."""
     part, rest = parts[0], parts[1:]
-    if part == ANY_FOLDERS:
-        strict = {"on_error": "raise"} if type(fs).find is AbstractFileSystem.find else {}  # by default it skips
-        if fs.exists(folder):
-            yield from fs.find(folder, detail=True, **strict).values()
-        return
     stem = MAGIC.split(part, maxsplit=1)[0]
     with suppress(FileNotFoundError), credentials_explained():
+        if part == ANY_FOLDERS:
+            yield from files_at(fs, folder)
+            return
         if stem and "s3" in fs.protocol:  # lists only names that begin with it
             entries = fs.find(folder, maxdepth=1, withdirs=True, detail=True, prefix=stem).values()
         else:

@@ -28,6 +28,7 @@ from trainer.store.local import Stored
 from trainer.store.names import plain_key
 from trainer.store.private_folders import PrivateFolder, make_folders
 from trainer.store.remedies import credentials_explained
+from trainer.store.remote_listing import files_at
 
 PUBLISHERS = 8
 """Maximum number of processes that may publish the same folder simultaneously."""
@@ -91,8 +92,12 @@ class RemoteObjects:
         make_folders(folder)
 
     def exists(self, key: str) -> bool:
-        """Whether the object exists. On S3 this is one request without a listing."""
-        return self.modified(key) is not None if self._s3 else bool(self.fs.exists(self._full(key)))
+        """Whether the object exists. `fs.exists` of many file systems takes every error for a missing object."""
+        try:
+            _ = self._head(key) if self._s3 else self.fs.info(self._full(key))
+        except FileNotFoundError:
+            return False
+        return True
 
     def names(self, key: str) -> list[str]:
         try:
@@ -169,7 +174,7 @@ class RemoteObjects:
     def swap(self, data: bytes, key: str, expected: bytes) -> bool:
         """Replace an object that contains the expected bytes: atomically on S3, without that guarantee elsewhere."""
         if not self._s3:
-            if not self.fs.exists(self._full(key)) or self.read(key) != expected:
+            if not self.exists(key) or self.read(key) != expected:
                 return False
             self.fs.pipe_file(self._full(key), data)
             return True
@@ -282,10 +287,11 @@ class RemoteObjects:
         return self.cache.room_beyond()
 
     def walk(self, key: str = "") -> Iterator[Stored]:
-        for path, entry in self.fs.find(self._full(key) if key else self.root, detail=True).items():
+        for entry in files_at(self.fs, self._full(key) if key else self.root):
             if entry["type"] != "file":
                 continue  # some servers keep an entry for an emptied folder
-            yield Stored(str(path).removeprefix(self.root).lstrip("/"), int(entry["size"] or 0), _modified(entry))
+            name = str(entry["name"]).removeprefix(self.root).lstrip("/")
+            yield Stored(name, int(entry["size"] or 0), _modified(entry))
 
     def modified(self, key: str) -> datetime | None:
         """When an object was written; None if it does not exist."""

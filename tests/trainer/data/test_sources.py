@@ -10,6 +10,8 @@ from typing import Any
 
 import fsspec
 import pytest
+from fsspec import AbstractFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.faults import faulty
 from tests.s3 import S3Server, fresh_clients
@@ -104,6 +106,13 @@ def test_a_name_that_is_not_utf8_is_told(tmp_path: Path) -> None:
     (tmp_path / "caf\udce9.txt").write_text("as old archives have them")
     with pytest.raises(CorpusError, match=r"caf\\xe9.txt cannot be read: its name is not UTF-8; rename it"):
         find_sources(corpus_of(tmp_path / "*.txt"))
+
+
+@pytest.mark.parametrize("path", ["loop", "loop/a.txt", "loop/*.txt"])
+def test_a_path_that_cannot_be_looked_up_is_told(path: str, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")  # whoever runs this test may enter all folders
+    with pytest.raises(CorpusError, match=r"cannot be read: Too many levels of symbolic links"):
+        find_sources(corpus_of(tmp_path / path))
 
 
 def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,6 +312,35 @@ def test_a_folder_of_a_bucket_that_cannot_be_listed_is_not_skipped(
         faults.always, faults.only = "denied", b"%2Fb%2F"
         with pytest.raises(CorpusError, match=r"cannot be read: Access Denied; check the credentials .* list and read"):
             find_sources(corpus)
+
+
+def test_a_bucket_that_may_not_be_listed_does_not_look_empty(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = s3.new_store().rpartition("/")[0]
+    with faulty(s3.address, share=0, latency=0) as (address, faults), fresh_clients():
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        faults.always = "denied"
+        for pattern in ("**", "**/*.txt"):
+            with pytest.raises(CorpusError, match=r"cannot be read: Access Denied; check the credentials"):
+                find_sources(corpus_of(f"{bucket}/{pattern}"))
+
+
+@pytest.mark.parametrize("folder", ["", "a", "a/b"])
+def test_no_remote_folder_that_cannot_be_listed_is_skipped(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(f"memory://{uuid.uuid4().hex}")
+    for name in ("x.txt", "a/x.txt", "a/b/x.txt"):
+        store.write_bytes(name, b"text")
+    closed, listed = f"{store.url}/{folder}".removeprefix("memory:/").rstrip("/"), MemoryFileSystem.ls
+
+    def refuse(fs: MemoryFileSystem, path: str, **how: Any) -> Any:  # as a server of files does
+        if path.rstrip("/") == closed:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return listed(fs, path, **how)
+
+    assert len(find_sources(corpus_of(f"{store.url}/**/*.txt"))) == 3
+    monkeypatch.setattr(MemoryFileSystem, "ls", refuse)
+    monkeypatch.setattr(MemoryFileSystem, "find", AbstractFileSystem.find)  # as of most other file systems
+    with pytest.raises(CorpusError, match="cannot be read: Permission denied"):
+        find_sources(corpus_of(f"{store.url}/**/*.txt"))
 
 
 def test_a_text_without_a_letter_at_any_line_end_is_cut_at_line_ends(tmp_path: Path) -> None:
