@@ -72,6 +72,7 @@ def replaced(seed: int, world: World, bucket: Bucket, folders: Folders) -> Itera
         change(lease, "threading", Threading(world))
         change(lease, "_identity", lambda: _identity(world))
         change(lease, "_started", lambda pid: _started(world, pid))
+        change(lease, "_is_hidden", lambda pid: False)
         change(checkpoint, "_find_impossible", lambda *_: None)  # checks tensors, which do not exist here
         try:
             yield

@@ -215,11 +215,10 @@ class RemoteObjects:
         self.delete(key)
 
     def delete(self, key: str, first: str | None = None) -> None:
-        full = self._full(key)
         if first is not None:
             self._remove_object(f"{key}/{first}")
         with suppress(FileNotFoundError):  # missing, or removed by another process
-            self._remove_all(full)
+            self._remove_all(self._full(key))
 
     def _remove_all(self, full: str) -> None:
         """Remove all files of a folder, or a file. S3 answers 200 even if it deletes none; s3fs ignores its errors."""
@@ -337,8 +336,7 @@ class RemoteObjects:
 
     def _head(self, key: str) -> dict[str, Any]:
         bucket, name, _ = self.fs.split_path(self._full(key))
-        found: dict[str, Any] = self.fs.call_s3("head_object", Bucket=bucket, Key=name)
-        return found
+        return dict(self.fs.call_s3("head_object", Bucket=bucket, Key=name))
 
     def _own(self, key: str) -> Path:
         """Path of the key in a folder of this process, which is removed by `let_go_of_copies` or when it ends."""
