@@ -1,6 +1,7 @@
 """A run's folder: what names it, what it refuses, and when it is finished."""
 
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ from tests.support import SMALL_MODEL, digests, small_job, small_values
 from tests.trainer.small_jobs import LONG, Finished
 from trainer.common.errors import RunError
 from trainer.config.jobs import PipelineJob
+from trainer.data.dataset import open_dataset
 from trainer.data.shard_building import Workers
+from trainer.data.step_plan import plan_run
 from trainer.kinds.kind import identify_run
 from trainer.kinds.pretraining.kind import find_prepared
 from trainer.records.fields import list_changes
@@ -58,6 +61,24 @@ def test_how_corpora_are_mixed_counts_where_there_are_some(raw: Path, data: Prep
     assert len(corpora) > 1
     one = {"data__corpora": corpora[:1]}
     assert name_of(raw, data, **one, training__alpha=0.5) == name_of(raw, data, **one)
+
+
+def test_the_order_of_corpora_counts_because_samples_are_drawn_in_it(
+    raw: Path, prepared: tuple[Path, PreparedData]
+) -> None:
+    store, data = prepared
+    turned = data.model_copy(update={"shards": data.shards[::-1]})
+    corpora = small_values(raw, store)["data"]["corpora"]
+    one, other = small_job(raw, store), small_job(raw, store, data__corpora=corpora[::-1])
+    assert identify_run(one, data).key != identify_run(other, turned).key
+
+    def drawn(job: PipelineJob, found: PreparedData) -> list[tuple[str, int]]:
+        named, plan = [each.name for each in job.data.corpora], plan_run(Store(str(store)), found, job, 1)
+        with closing(open_dataset(Store(str(store)), found, job.training, plan, None)) as dataset:
+            numbers, windows = dataset.order.samples(0, 5000)
+        return [(named[number], window) for number, window in zip(numbers.tolist(), windows.tolist(), strict=True)]
+
+    assert drawn(one, data) != drawn(other, turned)
 
 
 def test_a_number_counts_by_its_value_however_a_form_spells_it(raw: Path, data: PreparedData) -> None:

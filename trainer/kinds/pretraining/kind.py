@@ -72,11 +72,15 @@ def identify(job: PipelineJob, data: PreparedData) -> Run:
     store = Store(job.store)
     found = None if job.model.pretrained is None else find_pretrained(store, job.model.pretrained)
     by_corpus = {ref.key.split("/")[1].rsplit("-", 1)[0]: ref for ref in data.shards}
-    made_from = {
+    made_from: dict[str, Any] = {
         "data": {name: ref.fingerprint for name, ref in by_corpus.items()},
         "tokenizer": data.tokenizer.fingerprint,
         "model": _model_identity(job.model, found and found.files),
     }
+    # Samples are drawn from the corpora in this order. The order of their names is left out, so that runs with it have
+    # the names that they had before the order counted.
+    if [*by_corpus] != sorted(by_corpus):
+        made_from["corpora"] = [*by_corpus]
     reads = {"tokenizer": data.tokenizer, **{f"{SHARDS_OF}{name}": ref for name, ref in by_corpus.items()}}
     evaluation = job.evaluation
     selection = {"during_training": evaluation.during_training, **describe_selection(evaluation, evaluation.harness)}
