@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from trainer.common.errors import ArtifactError, RunError
+from trainer.config.evaluation import SelectionConfig
 from trainer.config.jobs import PrepareJob
 from trainer.config.models import LoraConfig
 from trainer.config.runs import RunJob
@@ -48,6 +49,8 @@ unknown when a run is identified. If training returns to its last checkpoint, th
 UNTRAINED = ("card", "evaluation", "promotion")
 """Parts of a job that do not affect a finished run; the parts of an evaluation that do are in its identity."""
 
+IN_TRAINING = {*SelectionConfig.model_fields, "during_training"}
+"""Settings of an evaluation that decided which checkpoint of a finished run is the best."""
 
 EFFECTIVE = {"muon", "objective", "masking", "packing", "document_mask"}
 """Settings that identify a run by their effective value, which depends on other settings."""
@@ -260,10 +263,11 @@ def note_untrained(store: Store, run: Run, job: RunJob, data: TrainingData) -> N
 
 def with_untrained(config: dict[str, Any], run: Run, job: RunJob, data: TrainingData) -> dict[str, Any]:
     """A run's config.json with the job's untrained settings, and with its encoded set if that differs, which is only
-    possible in the test split.
+    possible in the test split. What decided the best checkpoint stays as it was in training.
     """
-    settings = recorded(job)
+    settings, before = recorded(job), config["job"]["evaluation"]
     noted = {**config, "job": {**config["job"], **{part: settings[part] for part in UNTRAINED}}}
+    noted["job"]["evaluation"] |= {name: before[name] for name in IN_TRAINING & before.keys()}
     if run.renews_data and config.get("data", {}).get("key") != (renewed := _without_reused(data.model_dump()))["key"]:
         inputs = {**config["inputs"], **_plain(run.inputs)}
         noted |= {"data": renewed, "inputs": inputs, "job": {**noted["job"], "data": settings["data"]}}

@@ -174,7 +174,6 @@ def test_one_changed_option_is_the_one_reason_and_what_is_foreseen_happens(place
     [
         ({"card__license": "mit"}, "card.license: None -> mit"),
         ({"promotion": {"name": "best", "threshold": 9.0}}, "promotion: None -> "),
-        ({"evaluation__during_training": 3}, "evaluation.during_training: 4 -> 3"),
     ],
     ids=lambda each: next(iter(each)) if isinstance(each, dict) else "",
 )
@@ -187,6 +186,12 @@ def test_a_setting_that_does_not_affect_training_makes_the_report_again(
     assert found["report"].reasons[0].startswith(said) and len(found["report"].reasons) == 1
     assert {stage for stage, reused in run_stages(job).items() if not reused} == {"report"}
     assert look(job)["report"].verdict == "reused"
+
+
+@pytest.mark.parametrize("changes", [{"evaluation__during_training": 3}, {"evaluation__best_by": "bits_per_byte"}])
+def test_what_decided_in_training_is_not_replaced_in_a_finished_run(place: Place, changes: dict[str, Any]) -> None:
+    found = look(small_job(place.raw, place.store, **changes))
+    assert {each.verdict for each in found.values()} == {"reused"}
 
 
 def test_another_tokenizer_is_the_reason_with_what_differs_in_it(place: Place) -> None:
