@@ -37,7 +37,7 @@ from trainer.models.weights import Base
 from trainer.records.sealed import write_pointer
 from trainer.records.shapes import folder_name
 from trainer.store.manifest import MANIFEST, publish_folder
-from trainer.store.names import BEST, CHECKPOINT_KIND, LAST
+from trainer.store.names import BEST, CHECKPOINT_KIND, EPOCHS, LAST
 from trainer.store.storage import Store
 from trainer.training.checkpoint import (
     OPTIMIZER,
@@ -47,6 +47,7 @@ from trainer.training.checkpoint import (
     committed_steps,
     drop_epochs,
     epoch_pointer,
+    find_epochs,
     saved_steps,
 )
 from trainer.training.restoring import parameter_names
@@ -337,7 +338,11 @@ class Saver:
         if state.best_step == state.step:
             self._point(BEST, state)
         if epoch is not None:
-            self._point(epoch_pointer(epoch, state.step, self._figure, state.scores), state)
+            pointer = epoch_pointer(epoch, state.step, self._figure, state.scores)
+            for name, step in find_epochs(self._store, self._run).items():
+                if step == state.step and f"{EPOCHS}/{name}" != pointer:  # of before `best_by` was changed
+                    self._store.delete(f"{self._run}/{EPOCHS}/{name}")
+            self._point(pointer, state)
 
     def _point(self, pointer: str, state: TrainState) -> None:
         write_pointer(self._store, f"{self._run}/{pointer}", state.step, state.scores)

@@ -49,6 +49,15 @@ def test_fewer_may_be_kept_from_the_next_start_on(empty_store: Store) -> None:
     assert kept(empty_store) == [4, 6, 8, 9]
 
 
+def test_an_epoch_has_one_pointer_though_another_figure_decides_from_its_end_on(empty_store: Store) -> None:
+    state = save_all(empty_store, 2, until=8).state
+    assert kept(empty_store) == [4, 6, 8]
+    second = Keeper(empty_store, keep_last=1, ended=epoch_of, keep_epochs=2, figure="accuracy")
+    second.saver.complete(TrainState(**state.model_dump()))
+    assert kept(empty_store) == [4, 6, 8]
+    assert empty_store.names(f"{RUN}/epochs") == ["epoch-0003-step-00000006-loss-3.0000", "epoch-0004-step-00000008"]
+
+
 def test_epochs_of_five_digits_are_newer_than_those_of_four(empty_store: Store) -> None:
     keeper = Keeper(empty_store, keep_last=1, ended=lambda step: step, keep_epochs=2)
     for step in (9_998, 9_999, 10_000):

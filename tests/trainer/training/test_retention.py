@@ -30,11 +30,12 @@ class Keeper:
     """Saves as the loop does, with a validation loss at some steps."""
 
     def __init__(
-        self, store: Store, keep_last: int, ended: EndedEpoch = lambda step: None, keep_epochs: int | None = None
-    ) -> None:
+        self, store: Store, keep_last: int, ended: EndedEpoch = lambda step: None, keep_epochs: int | None = None,
+        figure: str = "loss",
+    ) -> None:  # fmt: skip
         self.model = new_model({**SMALL_MODEL, "n_layer": 1, "n_embd": 8}, 8, 9)
         self.saver = Saver(
-            store, RUN, self.model, [], "0123456789abcdef", keep_last, ended=ended, keep_epochs=keep_epochs
+            store, RUN, self.model, [], "0123456789abcdef", keep_last, figure, ended=ended, keep_epochs=keep_epochs
         )
         self.state = TrainState()
 
