@@ -14,7 +14,7 @@ from trainer.records.basis import facts_of, task_of
 from trainer.records.evaluations import ALL, Criterion, Result, Scores, best_by
 from trainer.records.fields import all_same
 from trainer.registry.compared_runs import ComparedRun
-from trainer.registry.content import Block, measure_speed
+from trainer.registry.content import Block, measure_speed, read_in
 from trainer.registry.curves import SERIES, Curve, Line, draw_curves, standard_curves, task_curves, with_planned_rates
 from trainer.registry.sections import in_order
 from trainer.store.manifest import fingerprint
@@ -285,11 +285,9 @@ def _line_of(run: ComparedRun, line: Line) -> Line:
 
 def _best(run: ComparedRun, figure: str) -> str:
     """The figure's best value in training, with its step; the untrained model does not count, nor do figures of an
-    lm-eval task that has changed since.
+    lm-eval task that has changed since, or of other held-out text than in the last evaluation.
     """
-    values = [
-        (step, value) for step, value in _recorded(_with_task_as_now(run, figure), "evaluation", figure) if step > 0
-    ]
+    values = [(step, value) for step, value in _recorded(_as_now(run, figure), "evaluation", figure) if step > 0]
     own = criterion_of(run)
     greater = own.greater_is_better if own.figure == figure else greater_is_better(figure)
     best = best_of([value for _, value in values], greater)
@@ -308,12 +306,18 @@ def _recorded(run: ComparedRun, kind: str, figure: str) -> list[tuple[int, Any]]
     return [(record["step"], record[field]) for record in run.of_kind(kind) if field in record]
 
 
-def _with_task_as_now(run: ComparedRun, figure: str) -> ComparedRun:
-    """The run with its records since the lm-eval task of a figure last changed; with all for another figure."""
+def _as_now(run: ComparedRun, figure: str) -> ComparedRun:
+    """The run with its records since the lm-eval task of a figure last changed; for another figure, without evaluations
+    that read other held-out data than the last one.
+    """
     task, begin = task_of(figure), 0
+    if task is None:
+        last: dict[str, Any] = next(reversed(run.of_kind("evaluation")), {})
+        same = [each for each in run.records if each["kind"] != "evaluation" or read_in(each) == read_in(last)]
+        return replace(run, records=same)
     before: dict[str, str] = {}
     for place, record in enumerate(run.records):
-        if task is not None and record["kind"] == ASKED_BY:
+        if record["kind"] == ASKED_BY:
             now = record["by"]
             tasks = {task} & now.keys() or now.keys()  # a task of a group is not listed itself
             if any(before[name] != now[name] for name in tasks & before.keys()):

@@ -161,14 +161,22 @@ def measure_speed(facts: RecordedRun) -> Speed:
     )  # fmt: skip
 
 
+COUNTED = ("tokens", "answer_tokens", "text_bytes", "answer_bytes", "examples")
+"""Counts in the records of evaluations in training."""
+
+
+def read_in(evaluation: dict[str, Any]) -> list[Any]:
+    """What an evaluation in training read, by its counts: a run may continue with another `during_training`."""
+    return [evaluation.get(name) for name in COUNTED]
+
+
 def find_comparison(facts: RunFacts) -> Comparison | None:
-    """The evaluations to compare, or None if the run made fewer than two."""
+    """The evaluations to compare, or None if the run made fewer than two, or began with one of other data."""
     records = facts.of_kind("evaluation")
     if len(records) < 2:
         return None
-    return Comparison(
-        records[0], next((record for record in records if record["step"] == facts.best_step), records[-1])
-    )
+    last = next((record for record in records if record["step"] == facts.best_step), records[-1])
+    return Comparison(records[0], last) if read_in(records[0]) == read_in(last) else None
 
 
 NOT_EVALUATED = "The finished model has not been evaluated: there is no evaluation in the store."
@@ -192,11 +200,12 @@ def describe_length(facts: RunFacts) -> str:
 
 
 def verdict_unmeasured(facts: RunFacts, unit: str) -> str:
-    """One line about a run with fewer than two evaluations in training; `unit` is that of the loss."""
-    steps = plural(facts.steps, "step")
+    """One line about a run without two comparable evaluations in training; `unit` is that of the loss."""
+    steps, many = plural(facts.steps, "step"), len(facts.of_kind("evaluation")) > 1
+    measured = "evaluated on other held-out text at first than at the end" if many else "not evaluated during training"
     if records := facts.of_kind("train"):
         first, last = records[0]["loss"], records[-1]["loss"]
-        return f"Training loss {number(first)} → {number(last)} {unit} in {steps}; not evaluated during training."
+        return f"Training loss {number(first)} → {number(last)} {unit} in {steps}; {measured}."
     return f"Trained for {steps}; no metrics were recorded."
 
 

@@ -6,6 +6,7 @@ For language models also the losses in nats a token, by corpus or by split, and 
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, TypeVar
 
 from trainer.common.display import Table, count, number, percent, perplexity, score, short, size
@@ -25,6 +26,7 @@ from trainer.registry.content import (
     compared_steps,
     describe_length,
     find_comparison,
+    read_in,
     verdict_unmeasured,
 )
 from trainer.registry.facts import RunFacts
@@ -237,7 +239,17 @@ def score_blocks(facts: RunFacts, note: str, unit: str, order: Sequence[str] = (
         tokens = count(compared.after.get("tokens", compared.after.get("answer_tokens")))
         note = f"Before and after training ({compared_steps(compared)}), on {tokens} tokens evaluated during training."
         blocks.append(Block(note, _change_table(compared.before, compared.after)))
-    return blocks
+    return [*blocks, *_changed_evaluations(facts)]
+
+
+def _changed_evaluations(facts: RunFacts) -> list[Block]:
+    """A note on evaluations in training that read different text, because `evaluation.during_training` changed."""
+    parts = [next(part) for _, part in groupby(facts.of_kind("evaluation"), read_in)]
+    if len(parts) < 2:
+        return []
+    told = "; ".join(f"from step {count(first['step'])} on {count(first.get('tokens'))} tokens" for first in parts)
+    note = f"Evaluations in training read different amounts of held-out text ({told}), so their figures differ, also in"
+    return [Block(f"{note} the curve, for that reason too.")]
 
 
 def _score_table(result: Result, unit: str, order: Sequence[str]) -> Table:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.headrace import headrace
-from tests.support import SMALL_MODEL, cpu_runtime, records, seal_copy, small_job, write_corpora
+from tests.support import SMALL_MODEL, cpu_runtime, records, seal_copy, sealed_lines, small_job, write_corpora
 from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.made import encode, prepare
 from tests.trainer.report_runs import HOSTILE, Page
@@ -35,6 +35,7 @@ from trainer.registry.promotion import promote
 from trainer.store.names import METRICS_FILE
 from trainer.store.storage import Store
 from trainer.training.identity import claim_run
+from trainer.training.metrics_reader import read_records
 
 CHANGES = {
     "training__learning_rate": 3e-3, "training__max_steps": 4, "training__evaluate_every": 2, "training__log_every": 2,
@@ -228,6 +229,15 @@ def test_training_losses_of_runs_that_record_at_other_steps_are_means_over_the_s
     for step in (3, 6):
         (sparse,) = (each["loss"] for each in records(Path(own.url), "train", "runs/sparse") if each["step"] == step)
         assert cells(text, f"training loss, step {step}") == [f"{sparse:.4f}"] * 2, "the steps computed the same"
+
+
+def test_the_best_loss_is_among_those_of_the_text_that_the_last_evaluation_read(own: Store) -> None:
+    key, found = f"runs/twin/{METRICS_FILE}", read_records(own, "runs/twin")
+    other = next(each for each in found if each["kind"] == "evaluation")
+    found.insert(found.index(other) + 1, {**other, "step": 3, "loss": 0.5, "tokens": other["tokens"] + 1})
+    own.write_bytes(key, sealed_lines(key, found))
+    one, two = cells(compare(own, ["base", "twin"]), "validation loss, best")
+    assert one == two
 
 
 def test_a_run_that_has_not_begun_and_data_that_is_gone_are_told(raw: Path, own: Store, data: PreparedData) -> None:
