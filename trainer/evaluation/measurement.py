@@ -184,13 +184,16 @@ def read_result(store: Store, run: str, config: Mapping[str, Any]) -> Result | N
 
     A result on another encoded set than the one in `config`, the caller's copy of config.json, is ignored: either the
     run has since been requested with another test split, or a process that measured an older split finished late.
+    So are lm-eval's results of other weights: the final model may have been published again in another form since.
     Raises `ArtifactError` if a record is damaged.
     """
     found = _read(store, f"{run}/{EVALUATION}")
     if found is None or (found.by == "split" and found.data != [encoded_in(config)]):
         return None
     harness = _read(store, f"{run}/{HARNESS}")
-    return found if harness is None else found.beside(harness)
+    if harness is None or harness.recipe.get("model") != found.recipe.get("model"):
+        return found
+    return found.beside(harness)
 
 
 def encoded_in(config: Mapping[str, Any]) -> str | None:

@@ -11,6 +11,8 @@ from tests.trainer.report_runs import step_record
 from tests.trainer.results import a_result
 from trainer.common.errors import ArtifactError
 from trainer.evaluation.measurement import read_result
+from trainer.records.basis import HarnessBasis
+from trainer.records.evaluations import Asked, Scores, Task
 from trainer.records.plans import TuningPlan
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.records.shapes import require_shape
@@ -95,6 +97,24 @@ def test_figures_of_a_class_that_cannot_be_are_damage(empty_store: Store, figure
     write_sealed(empty_store, key, measured)
     with pytest.raises(ArtifactError, match=rf"{key} is damaged: groups\.validation\.figures\.accuracy"):
         read_result(empty_store, "runs/a", config)
+
+
+def test_lm_evals_results_of_other_weights_are_left_out(empty_store: Store) -> None:
+    """As of the merged form of an adapter, if the job publishes the adapter and lists no tasks any more."""
+    scores, asked = Scores(figures={"acc": 0.5}, counts={"examples": 4}), {"tiny": Task(version="1", identity="ab")}
+    for model in ("merged", "adapter"):
+        recipe = {"model": model}
+        own = a_result({"validation": {}}, data=["encoded/a"], recipe=recipe, fingerprint=fingerprint(recipe))
+        write_sealed(empty_store, own.key, own.recorded())
+        if model == "merged":
+            harness = a_result(
+                {}, by="task", groups={"tiny": scores}, measured_on=HarnessBasis(harness={"tiny": "ab"}),
+                asked=Asked(lm_eval="1", tasks=asked), key="runs/a/harness.json", recipe=recipe,
+                fingerprint=fingerprint(recipe),
+            )  # fmt: skip
+            write_sealed(empty_store, harness.key, harness.recorded())
+        found = read_result(empty_store, "runs/a", {"data": {"key": "encoded/a"}})
+        assert found is not None and ("harness/tiny/acc" in found.figures()) == (model == "merged")
 
 
 def test_a_record_of_a_run_that_cannot_be_is_left_out_and_told(
