@@ -279,7 +279,7 @@ def _open_log(
     if workload.tasks is not None:
         runlog.note_tasks(state.step, workload.tasks.identities)
     criterion, goes_on = _criterion(workload, run), state.step < workload.plan.total_steps
-    if goes_on and state.best_figure == criterion.figure and not state.judged_by(criterion):
+    if goes_on and state.best_figure is not None and not state.judged_by(criterion):
         log.warning(
             "the evaluation during training, or how its %s decides, has changed: results up to step %d no longer "
             "count, and the best checkpoint is chosen among later ones",
