@@ -186,7 +186,7 @@ def _train(
     start = folder or fork_weights(store, run.key)
     _check_start(start, job, run, workload, runtime)
     model, objective, settings = place_model(training, workload, runtime, start)
-    environment = describe_environment(runtime.device, runtime.ranks, training.precision)
+    environment = describe_environment(runtime.device, runtime.ranks, training, plan.micro_batch)
     environment["attention"] = model.config._attn_implementation
     optimizer = make_optimizer(objective, training)
     schedule = make_schedule(optimizer, training, plan.total_steps)

@@ -228,6 +228,7 @@ def note_environment(store: Store, run: str, environment: dict[str, Any], step: 
         if int(name.removeprefix(UNTIL)) >= step
         for clause in former.pop(name).split("; ")
     ]
-    changes = dict.fromkeys([*here, *(list_changes(before, environment) if before else ())])
+    known = {name: value for name, value in environment.items() if name in before}  # others may be of a newer version
+    changes = dict.fromkeys([*here, *list_changes(before, known)])
     note = {f"{UNTIL}{step}": "; ".join(changes)} if changes else {}
     write_sealed(store, f"{run}/{ENVIRONMENT}", {**environment, **former, **note})

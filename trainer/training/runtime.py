@@ -27,6 +27,7 @@ from trainer.common.errors import EXIT_PREEMPTED, ConfigError, DeviceError, Firs
 from trainer.common.process import THREADS, cores_per_rank, threads_asked_for, usable_cores, versions
 from trainer.common.stopping import StopRequested, stop_requested
 from trainer.common.transient import AT_THE_START, exit_status, retry_transient
+from trainer.config.training import OptimizationConfig
 from trainer.data.order import stable_key
 from trainer.store.probes import write_probe
 from trainer.store.storage import Store
@@ -358,8 +359,18 @@ def keep_threads(recorded: Computed, runtime: Runtime) -> None:
         )  # fmt: skip
 
 
-def describe_environment(device: torch.device, ranks: int, precision: str) -> dict[str, Any]:
-    """Versions of the packages that affect a run's outcome, and its devices; of a CPU, its vector instructions."""
+COMPUTED_BY = (
+    "compile", "cpu_offload", "deterministic", "gradient_checkpointing", "sharding", "sum_each_micro_batch",
+)  # fmt: skip
+"""Training settings that may change the last bits of a step; a run may continue with others."""
+
+
+def describe_environment(
+    device: torch.device, ranks: int, training: OptimizationConfig, micro_batch: int
+) -> dict[str, Any]:
+    """Versions of the packages that affect a run's outcome, its devices (of a CPU, its vector instructions), and the
+    settings by which they compute.
+    """
     cpu = f"CPU, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}"
     return {
         "python": platform.python_version(),
@@ -368,5 +379,7 @@ def describe_environment(device: torch.device, ranks: int, precision: str) -> di
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else cpu,
         "threads": torch.get_num_threads(),
         "ranks": ranks,
-        "precision": precision,
+        "precision": training.precision,
+        "training.micro_batch": micro_batch,
+        **{f"training.{name}": getattr(training, name) for name in COMPUTED_BY},
     }
