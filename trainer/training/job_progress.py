@@ -1,7 +1,8 @@
 """A job's progress as recorded in its store, which decides whether a run that died is started again."""
 
 import logging
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError
 from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob
@@ -10,7 +11,7 @@ from trainer.records.lease import is_held
 from trainer.records.sealed import read_pointer, read_sealed
 from trainer.store.names import CONFIG, LAST
 from trainer.store.storage import Store
-from trainer.training.identity import recorded
+from trainer.training.identity import OPERATIONAL, recorded
 
 log = logging.getLogger(__name__)
 
@@ -65,11 +66,11 @@ def last_step(store: Store, run: str) -> int:
 
 
 def _runs_of(store: Store, job: PipelineJob | PrepareJob | TuningJob) -> list[str]:
-    """The runs of exactly this job.
+    """The runs of exactly this job, except for settings that another start of them may have changed.
 
     Raises `ArtifactError` for a damaged run whose name fits the job; skips other damaged ones.
     """
-    wanted = recorded(job)
+    wanted = _named_by(recorded(job))
     found = []
     for name in store.names("runs"):
         try:
@@ -79,6 +80,14 @@ def _runs_of(store: Store, job: PipelineJob | PrepareJob | TuningJob) -> list[st
                 raise
             log.warning("%s", error)
             continue
-        if config is not None and config["job"] == wanted:
+        if config is not None and _named_by(config["job"]) == wanted:
             found.append(f"runs/{name}")
     return found
+
+
+def _named_by(job: Mapping[str, Any]) -> dict[str, Any]:
+    """A recorded job without its settings of execution and publishing."""
+    kept = {part: value for part, value in job.items() if part not in ("card", "promotion", "tracking")}
+    if "training" in job:
+        kept["training"] = {name: value for name, value in job["training"].items() if name not in OPERATIONAL}
+    return kept

@@ -15,6 +15,7 @@ from trainer.records.sealed import read_sealed, require_sealed, write_sealed
 from trainer.registry.listing import find_runs
 from trainer.registry.report import make_report
 from trainer.store.storage import Store
+from trainer.training.job_progress import find_standing
 
 OFTEN: dict[str, Any] = {"training__save_every": 2, "training__keep_last": 9, "training__evaluate_every": 2}
 
@@ -80,3 +81,11 @@ def test_losses_on_both_sides_of_a_changed_evaluation_are_not_compared(
     page = store.read_bytes(f"{key}/report.html").decode()
     assert "Before and after training" not in page and "Validation loss" in page
     assert f"(from step 0 on {few:,} tokens; from step 4 on {all_of_it:,} tokens)" in page
+
+
+def test_the_watchdog_finds_a_run_that_somebody_continued_with_other_settings_of_execution(
+    raw: Path, stocked: Path, data: PreparedData
+) -> None:
+    train_here(raw, stocked, data, training__log_every=5, card={"license": "mit"})
+    assert find_standing(small_job(raw, stocked)).step == 6
+    assert find_standing(small_job(raw, stocked, training__seed=1)).step == 0
