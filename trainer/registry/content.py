@@ -310,10 +310,10 @@ def model_pairs(facts: RunFacts, origin: str, vocab_size: int, tokenizer: str) -
 
 
 def environment_pairs(facts: RunFacts) -> Pairs:
-    """Package versions and the machine."""
+    """Package versions, the machine, and the settings by which it computed."""
     environment = dict(facts.environment)
     packages = environment.pop("packages", {})
-    return [(name.capitalize(), str(value)) for name, value in environment.items()] + [
+    return [(name.replace("_", " ").capitalize(), str(value)) for name, value in environment.items()] + [
         (name, str(value)) for name, value in packages.items()
     ]
 

@@ -380,6 +380,6 @@ def describe_environment(
         "threads": torch.get_num_threads(),
         "ranks": ranks,
         "precision": training.precision,
-        "training.micro_batch": micro_batch,
-        **{f"training.{name}": getattr(training, name) for name in COMPUTED_BY},
+        "micro_batch": micro_batch,
+        **{name: getattr(training, name) for name in COMPUTED_BY},
     }

@@ -339,10 +339,10 @@ class Saver:
             self._point(BEST, state)
         if epoch is not None:
             pointer = epoch_pointer(epoch, state.step, self._figure, state.scores)
+            self._point(pointer, state)
             for name, step in find_epochs(self._store, self._run).items():
                 if step == state.step and f"{EPOCHS}/{name}" != pointer:  # of before `best_by` was changed
                     self._store.delete(f"{self._run}/{EPOCHS}/{name}")
-            self._point(pointer, state)
 
     def _point(self, pointer: str, state: TrainState) -> None:
         write_pointer(self._store, f"{self._run}/{pointer}", state.step, state.scores)
