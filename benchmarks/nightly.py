@@ -1,9 +1,10 @@
 """Nightly speed measurement: `python -m benchmarks.nightly [FOLDER]`, or the deployment in deployments/nightly.yaml.
 
-A night runs the quickstart with an empty store, and trains alternately with `transformers.Trainer`. Its figures are
-medians over the quickstart's steps and over rounds of both sides. FOLDER holds the figures of all nights (nights.jsonl)
-and their chart (nights.svg), which Prefect also shows. After recording its figures, a night fails if one is worse than
-the median of earlier nights by more than the allowed share. A first night does not fail.
+A night runs the quickstart with an empty store, trains alternately with `transformers.Trainer`, and starts runs until
+their first step. Its figures are medians over the quickstart's steps, over rounds of both sides, and over starts.
+FOLDER holds the figures of all nights (nights.jsonl) and their chart (nights.svg), which Prefect also shows. After
+recording its figures, a night fails if one is worse than the median of earlier nights by more than the allowed share. A
+first night does not fail.
 """
 
 import base64
@@ -38,6 +39,9 @@ CHECKOUT = Path(__file__).parents[1]
 NIGHTS, EARLIER = "nights.jsonl", 14
 """The file of all nights, and the number of last nights that a night is compared with."""
 
+STARTS = 3
+"""Runs that are started to their first step."""
+
 
 class Gate(NamedTuple):
     """A night's figures: title, whether more is better, and the allowed share by which a night may be worse."""
@@ -50,6 +54,7 @@ class Gate(NamedTuple):
 GATES = {
     "tokens_per_second": Gate("Quickstart, tokens a second", True, 0.15),
     "against_trainer": Gate("Training speed relative to Trainer", True, 0.1),
+    "start_seconds": Gate("Processor seconds of a run to its first step", False, 0.15),
     "loss": Gate("Quickstart, held-out loss", False, 0.02),
 }
 
@@ -61,7 +66,7 @@ class SlowNight(PipelineError):
 @flow(name="nightly", log_prints=True)
 def nightly(folder: str = "data/nightly", config: str = "configs/quickstart.yaml", rounds: int = 10) -> dict[str, Any]:
     """Measure, record, draw and judge a night. Raises `SlowNight`."""
-    store, figures = Store(folder), {**run_quickstart(config), **train_beside_peer(rounds)}
+    store, figures = Store(folder), {**run_quickstart(config), **train_beside_peer(rounds), **start_runs(STARTS)}
     night = {"when": datetime.now(UTC).isoformat(timespec="minutes"), **figures}
     before = read_nights(store)
     svg = draw([*before, night])
@@ -89,10 +94,24 @@ def run_quickstart(config: str) -> dict[str, float]:
 @task
 def train_beside_peer(rounds: int) -> dict[str, float]:
     """The loop's speed relative to Trainer, measured in a separate process without other threads."""
-    command = [sys.executable, "-m", "benchmarks.training", "eager", str(rounds)]
+    told = _run("benchmarks.training", "eager", rounds)
+    return {"against_trainer": float(re.findall(r"headrace / Trainer +(\S+)", told)[0])}
+
+
+@task
+def start_runs(rounds: int) -> dict[str, float]:
+    """The processor seconds of all processes of a run on prepared data, until its first step."""
+    told = _run("benchmarks.startup", rounds, "first-step")
+    _, *parts = re.findall(r"\d+\.\d+", told)  # the first is the time that passed
+    return {"start_seconds": sum(map(float, parts))}
+
+
+def _run(module: str, *arguments: object) -> str:
+    """The output of one of the benchmarks, which is also logged."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
     told = subprocess.run(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, check=True).stdout
     print(told)
-    return {"against_trainer": float(re.findall(r"headrace / Trainer +(\S+)", told)[0])}
+    return told
 
 
 def read_nights(store: Store) -> list[Night]:

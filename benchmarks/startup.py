@@ -1,8 +1,9 @@
-"""Start-up times of commands: `python -m benchmarks.startup [ROUNDS]`.
+"""Start-up times of commands: `python -m benchmarks.startup [ROUNDS [COMMAND ...]]`.
 
-On the quickstart: `headrace explain`, a dry run, `headrace run` to its first optimizer step with prepared data, and
-`headrace run` of a finished run. For each, wall-clock seconds, and processor seconds of the command itself, Prefect's
-temporary server and the stages' worker. Then the seconds to load each library in a new process. All are medians.
+On the quickstart: `headrace explain`, a dry run, `headrace run` of a finished run, and `headrace run` to its first
+optimizer step with prepared data. For each, wall-clock seconds, and processor seconds of the command itself, Prefect's
+temporary server and the stages' worker. Then the seconds to load each library in a new process. All are medians. With
+COMMANDs (explain, dry-run, finished, first-step), only these are measured.
 """
 
 import json
@@ -14,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +33,11 @@ ROUNDS = 5
 LOOK_SECONDS = 0.01
 ROLES = {"flows.temporary_server": "server", "trainer.pipelines.worker": "stages"}
 """Kinds of processes by the module that they run; others are part of the command."""
+
+COMMANDS = {
+    "explain": "headrace explain, all finished", "dry-run": "headrace run --dry-run",
+    "finished": "headrace run, all finished", "first-step": "headrace run, to the first step",
+}  # fmt: skip
 
 LIBRARIES = {
     "Python": "sys", "a command's own modules": "flows.commands", "Prefect": "prefect", "Prefect's server":
@@ -88,10 +95,11 @@ def median(found: Sequence[Spent]) -> Spent:
     return Spent(*map(statistics.median, zip(*found, strict=True)))
 
 
-def main(rounds: int) -> None:
-    """Measure all alternately, and print the tables."""
+def main(rounds: int, commands: Sequence[str]) -> None:
+    """Measure the commands alternately, and print the tables."""
     print(f"{'start-up, seconds':44}{'clock':>8}{'command':>9}{'server':>8}{'stages':>8}", flush=True)
-    os.environ.pop("PREFECT_API_URL", None)
+    for name in [name for name in os.environ if name == "PREFECT_API_URL" or name.startswith("PREFECT__")]:
+        del os.environ[name]  # of a flow run that measures
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         folder = Path(name)
         os.environ["PREFECT_HOME"] = str(folder / "prefect")
@@ -106,18 +114,21 @@ def main(rounds: int) -> None:
             fresh = folder / f"fresh-{number}.json"
             fresh.write_text(_longer(bench, f"fresh-{number}"))
             stepped = has_stepped(Path(bench.store, "runs", f"fresh-{number}"))
-            for what, spent in {
-                "headrace explain, all finished": follow(["explain", str(path)]),
-                "headrace run --dry-run": follow(["run", "--dry-run", str(path)]),
-                "headrace run, all finished": follow(["run", str(path)]),
-                "headrace run, to the first step": follow(["run", str(fresh)], stepped),
-            }.items():
-                found.setdefault(what, []).append(spent)
-    for what, each in found.items():
+            measures: dict[str, Callable[[], Spent]] = {
+                "explain": partial(follow, ["explain", str(path)]),
+                "dry-run": partial(follow, ["run", "--dry-run", str(path)]),
+                "finished": partial(follow, ["run", str(path)]),
+                "first-step": partial(follow, ["run", str(fresh)], stepped),
+            }
+            for command in commands or COMMANDS:
+                found.setdefault(command, []).append(measures[command]())
+    for command, each in found.items():
         print(
-            f"{what:44}"
+            f"{COMMANDS[command]:44}"
             + "".join(f"{part:>{width}.2f}" for part, width in zip(median(each), (8, 9, 8, 8), strict=True))
         )
+    if commands:
+        return
     print(f"{'loaded in a new process, seconds':44}{'clock':>8}")
     for what, module in LIBRARIES.items():
         seconds = [run_timed(["-c", f"import {module}"]) for _ in range(rounds)]
@@ -131,4 +142,4 @@ def _longer(bench: PipelineJob, run: str) -> str:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if sys.argv[1:] else ROUNDS)
+    main(int(sys.argv[1]) if sys.argv[1:] else ROUNDS, sys.argv[2:])

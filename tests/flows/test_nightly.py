@@ -14,15 +14,18 @@ from benchmarks.nightly import EARLIER, SlowNight, judge, nightly
 from tests import ROOT
 from tests.support import small_values, write_config
 
-USUAL = {"tokens_per_second": 1000.0, "against_trainer": 1.4, "loss": 5.0}
+USUAL = {"tokens_per_second": 1000.0, "against_trainer": 1.4, "start_seconds": 12.0, "loss": 5.0}
 
 
 def test_a_night_is_judged_by_the_median_of_those_before_it() -> None:
     before = [{**USUAL, "tokens_per_second": rate} for rate in (1000.0, 90.0, 1010.0, 990.0, 5000.0)]
-    assert judge({**USUAL, "tokens_per_second": 860.0, "against_trainer": 1.27, "loss": 5.09}, before) == []
-    assert judge({**USUAL, "tokens_per_second": 840.0, "against_trainer": 1.25, "loss": 5.11}, before) == [
+    near = {"tokens_per_second": 860.0, "against_trainer": 1.27, "start_seconds": 13.7, "loss": 5.09}
+    beyond = {"tokens_per_second": 840.0, "against_trainer": 1.25, "start_seconds": 13.9, "loss": 5.11}
+    assert judge(near, before) == []
+    assert judge(beyond, before) == [
         "Quickstart, tokens a second: 840, at least 850 was expected (the median of 5 nights is 1,000)",
         "Training speed relative to Trainer: 1.25, at least 1.26 was expected (the median of 5 nights is 1.4)",
+        "Processor seconds of a run to its first step: 13.9, at most 13.8 was expected (the median of 5 nights is 12)",
         "Quickstart, held-out loss: 5.11, at most 5.1 was expected (the median of 5 nights is 5)",
     ]
 
@@ -43,7 +46,8 @@ def test_a_night_is_run_written_down_drawn_and_failed(
     monkeypatch.chdir(tmp_path)
     history = tmp_path / "nights" / "nights.jsonl"
     history.parent.mkdir()
-    before = {"when": "2026-01-01T03:30+00:00", **USUAL, "tokens_per_second": 1e9, "against_trainer": 1e-3, "loss": 9.0}
+    before = {"when": "2026-01-01T03:30+00:00", **USUAL, "tokens_per_second": 1e9, "against_trainer": 1e-3}
+    before |= {"start_seconds": 1e3, "loss": 9.0}
     history.write_text(json.dumps(before) + "\n")
     config = write_config(tmp_path / "job.yaml", small_values(raw, tmp_path / "unused"))
     with pytest.raises(SlowNight, match=r"^Quickstart, tokens a second: .*, at least 8.5e\+08 was expected [^;]*$"):
