@@ -142,6 +142,7 @@ def test_a_dry_run_on_local_files_loads_no_prefect_and_gives_json(config: Path, 
     assert (found["about_steps"], found["plan"]) == (SETTINGS["training__max_steps"], None)
 
 
+@pytest.mark.deep
 def test_a_dry_run_of_training_alone_is_refused_without_prepared_data(config: Path) -> None:
     (unprepared, wrong), _ = run_each(
         [["train", config, "--dry-run"], ["train", config, "data.corpora.0.paths=[none.py]", "--dry-run"]]

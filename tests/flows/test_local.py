@@ -20,6 +20,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from deployments.local import ADDRESS, DEFAULTS, LAST, _client, _exports, _kept_by, _write_samples, own_path
 from deployments.registration import ENGINE, _block
 from tests import ROOT
+from tests.depth import once
 from tests.flows.conftest import Done
 from tests.flows.local_stack import Local
 from tests.http_server import Answering, http_server
@@ -182,7 +183,7 @@ def test_schedules_are_on_or_off(asked: str, tmp_path: Path) -> None:
     assert not local.home.exists()
 
 
-@pytest.mark.parametrize("port", ["abc", "0", "70000", "-1", "4200.5", "²"])
+@pytest.mark.parametrize("port", once("70000", "abc", "0", "-1", "4200.5", "²"))
 def test_a_port_is_a_whole_number_that_servers_can_have(port: str, tmp_path: Path) -> None:
     local = Local(tmp_path, PORT=port)
     refused = local.python("-m", "deployments.local", "up")
@@ -205,7 +206,7 @@ def test_a_folder_that_cannot_be_written_is_named(home: str, told: str, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("does", "said"), [("sleep 600", "does not answer after 3 s (`headrace down` stops it)"), ("exit 1", "ended")]
+    ("does", "said"), once(("exit 1", "ended"), ("sleep 600", "does not answer after 3 s (`headrace down` stops it)"))
 )
 def test_a_server_that_ends_or_does_not_answer_is_told(does: str, said: str, tmp_path: Path) -> None:
     local, told = Local(tmp_path), tmp_path / "python"

@@ -32,6 +32,7 @@ def deployed(tmp_path: Path) -> Iterator[Serving]:
         found.kill_server()
 
 
+@pytest.mark.deep
 def test_what_a_person_changed_on_the_server_is_kept(deployed: Serving) -> None:
     with PrefectHttpxSyncClient(base_url=deployed.address, timeout=60) as client:  # asks a busy server again
 
@@ -159,6 +160,7 @@ def test_a_deployment_of_the_same_name_of_another_flow_is_left_alone(deployed: S
         assert [each["active"] for each in ours] == [True]
 
 
+@pytest.mark.deep
 def test_a_killed_registration_loses_nothing(deployed: Serving) -> None:
     first, last = "/deployments/name/data-to-model/pretrain", "/deployments/name/gc/collect-garbage"
     with PrefectHttpxSyncClient(base_url=deployed.address, timeout=60) as client:

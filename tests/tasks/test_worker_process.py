@@ -18,6 +18,7 @@ import pytest
 import tasks.stage
 from tasks.stage import StageCrashed, Worker, load_early, run_stage
 from tests import ROOT
+from tests.depth import once
 from tests.processes import alive, children, command_line, cores, meanwhile, stages, wait_until
 from tests.support import data_values, write_traps
 from tests.tasks.running import Prepared, ignore, log
@@ -78,7 +79,7 @@ def test_a_stage_is_given_what_this_process_has_when_it_is_started(
         assert os.sched_getaffinity(idle()[-1]) == os.sched_getaffinity(0)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", once(1, 2))
 def test_no_process_of_a_stage_imports_modules_of_the_current_folder(
     ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.depth import once
 from tests.processes import start_module
 from tests.support import small_values, write_config
 from trainer.common.addresses import check_address, redacted
@@ -94,14 +95,14 @@ def test_a_long_word_is_read_once() -> None:
 
 @pytest.mark.parametrize(
     ("module", "words"),
-    [
+    once(
         ("trainer", ["{config}", f"store={STORE}"]),
         ("trainer", ["{config}", 'data.corpora.0.paths=["https://host/a.txt?X-Amz-Signature=h0pe"]']),
         ("flows.command", ["run", "{config}", f"store={STORE}", "--dry-run"]),
         ("flows.command", ["run", "{config}", "--store", STORE]),
         ("flows.command", ["gc", STORE]),
         ("flows.command", ["lineage", STORE, "run"]),
-    ],
+    ),
 )
 def test_credentials_are_said_and_written_nowhere(module: str, words: list[str], raw: Path, tmp_path: Path) -> None:
     config = write_config(tmp_path / "job.yaml", small_values(raw, tmp_path / "store"))

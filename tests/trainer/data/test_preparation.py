@@ -180,6 +180,7 @@ def test_shards_of_another_tokenizer_or_none_are_refused(code: Path, own: Path) 
         shard_manifests(store, prepared)
 
 
+@pytest.mark.deep
 def test_workers_do_not_run_the_program_that_they_are_started_from(code: Path, tmp_path: Path) -> None:
     """One without `if __name__ == "__main__"`, so that a worker which imported it would prepare as well."""
     program = tmp_path / "program.py"

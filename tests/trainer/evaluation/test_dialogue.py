@@ -199,6 +199,7 @@ def test_a_conversation_beyond_the_models_positions_is_told_and_can_begin_anew(a
     assert f"start a new one with {NEW}" in "".join(shown) and len(talking.turns) == 2
 
 
+@pytest.mark.deep
 def test_an_interrupt_ends_an_answer_and_the_end_of_input_the_talk(answering: Finished) -> None:
     """In a terminal of its own, as a person has it."""
     how = Sampling(temperature=3.0, seed=2, new_tokens=400)

@@ -11,6 +11,7 @@ from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 from transformers import PreTrainedModel
 
+from tests.depth import once
 from tests.processes import finish
 from tests.support import final_bytes, held_out_losses, only_run, records, small_job, small_values, write_config
 from tests.trainer.chats import chat_job
@@ -128,6 +129,7 @@ def test_ranks_measure_each_its_share(
     assert figures == pytest.approx(ask_model(job, tasks, "final"), abs=1e-6)
 
 
+@pytest.mark.deep
 def test_figures_on_both_sides_of_a_changed_task_or_evaluation_are_told_apart(
     raw: Path, stocked: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -178,7 +180,7 @@ def test_a_stop_breaks_it_off_and_it_is_made_when_training_continues(
     assert final_bytes(stocked) == final_bytes(other)
 
 
-@pytest.mark.parametrize(("evaluate_every", "every"), [(3, None), (None, 3), (3, 50), (9, 3)])
+@pytest.mark.parametrize(("evaluate_every", "every"), once((3, None), (None, 3), (3, 50), (9, 3)))
 def test_a_task_decides_which_checkpoint_is_best_and_when_training_ends(
     raw: Path, stocked: Path, runtime: Runtime, tmp_path: Path, evaluate_every: int | None, every: int | None
 ) -> None:
@@ -236,6 +238,7 @@ def test_after_the_last_step_it_is_asked_also_where_that_came_early(
     assert last["step"] == 6 and last["scores"].keys() >= {"loss", "harness/tiny/acc"}
 
 
+@pytest.mark.deep
 def test_a_stop_while_it_is_asked_after_an_early_last_step_records_nothing_twice(
     raw: Path, stocked: Path, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, get_scheduler
 
+from tests.depth import once
 from tests.processes import finish, start_warm
 from tests.support import records, write_config, write_rows
 from tests.trainer.chats import CHATML, END, MARKED, chat_job, chat_model, chat_values
@@ -45,7 +46,7 @@ def loss_of(objective: torch.nn.Module, batches: list[Batch]) -> torch.Tensor:
     return torch.stack([objective(**inputs) for batch in batches for inputs in batch.micro_batches]).sum()
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", once("sdpa", "eager"))
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_packed_conversations_have_the_losses_and_gradients_that_they_have_by_themselves(
     chats: Path, tmp_path: Path, family: str, attention: str

@@ -41,6 +41,7 @@ from trainer.training.identity import data_keys
 from trainer.training.metrics_reader import read_records
 
 
+@pytest.mark.deep
 def test_a_champion_whose_windows_may_not_be_shared_is_measured_as_it_would_measure_itself(
     answering: Finished, chats: Path, tmp_path: Path
 ) -> None:

@@ -214,6 +214,7 @@ def test_damaged_predictions_are_written_again(
         ),
     ],
 )
+@pytest.mark.deep
 def test_two_ranks_train_as_one_and_measure_the_same(
     pairs: Path, pretrained: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:

@@ -216,6 +216,7 @@ def without_times(content: bytes) -> bytes:
     return re.sub(rb"[\d-]{10} [\d:]{8} UTC", b"", content)
 
 
+@pytest.mark.deep
 def test_each_of_its_files_that_is_damaged_is_made_again_or_told(
     life: Finished, caplog: pytest.LogCaptureFixture
 ) -> None:

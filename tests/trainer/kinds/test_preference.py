@@ -412,6 +412,7 @@ def test_an_adapter_beside_the_plain_base_is_measured_against_that_base(
     assert result.groups["validation"].figures["margin"] == pytest.approx(margin.item(), abs=1e-4)
 
 
+@pytest.mark.deep
 def test_two_ranks_compute_what_one_does(preferences: Path, llama: Path, tmp_path: Path) -> None:
     changes = {"training__max_steps": 6, "training__epochs": None, "training__micro_batch": 2}
     losses = []
@@ -442,6 +443,7 @@ def test_a_reference_that_is_damaged_is_told_and_made_again(preferring: Finished
     assert part.read_bytes() == before
 
 
+@pytest.mark.deep
 def test_a_process_that_is_killed_between_two_files_of_a_reference_leaves_what_the_next_goes_on_with(
     preferring: Finished, preferences: Path, llama: Path, tmp_path: Path
 ) -> None:
@@ -458,6 +460,7 @@ def test_a_process_that_is_killed_between_two_files_of_a_reference_leaves_what_t
     assert whole == again
 
 
+@pytest.mark.deep
 def test_a_familys_dropout_is_left_out_also_where_ranks_share_the_model(preferences: Path, tmp_path: Path) -> None:
     model = chat_model(tmp_path / "model", "gpt2", attn_pdrop=0.1, resid_pdrop=0.1, embd_pdrop=0.1, n_positions=512)
     losses = {}

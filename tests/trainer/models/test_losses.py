@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 import trainer.models.losses
+from tests.depth import once
 from tests.support import NO_DROPOUT, SMALL_MODEL
 from tests.tiny_models import new_model, tiny_config
 from trainer.common.errors import ConfigError
@@ -152,7 +153,7 @@ def test_the_gradient_of_a_head_in_half_precision_is_scaled_before_it_is_rounded
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own, as it compiles
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", once(torch.float32, torch.bfloat16))
 @pytest.mark.parametrize("learns", [False, True])
 def test_gradients_in_pieces_are_those_of_all_logits_and_a_frozen_head_gets_none(
     learns: bool, kind: torch.dtype, compiled: bool, monkeypatch: pytest.MonkeyPatch

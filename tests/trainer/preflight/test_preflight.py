@@ -323,6 +323,7 @@ def test_other_weights_of_a_name_of_the_hub_make_another_run(raw: Path, tmp_path
     assert named[0] == named[1] != named[2]
 
 
+@pytest.mark.deep
 def test_a_repository_of_the_hub_that_changes_is_loaded_as_it_was_when_it_named_the_run(
     raw: Path, tmp_path: Path, earlier: Path
 ) -> None:

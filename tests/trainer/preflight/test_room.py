@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from tests.depth import once
 from tests.support import cpu_runtime, only_run, small_job
 from tests.trainer.preparing import leftovers
 from trainer.common.errors import StorageError
@@ -117,7 +118,7 @@ def test_what_the_job_has_written_itself_needs_no_more_room(
 
 
 @pytest.mark.parametrize(
-    "optimizer", [{}, {"optimizer": "adafactor"}, {"optimizer": "sgd"}, {"optimizer": "muon"}], ids=str
+    "optimizer", once({}, {"optimizer": "adafactor"}, {"optimizer": "sgd"}, {"optimizer": "muon"}), ids=str
 )
 def test_the_disk_of_a_run_that_keeps_every_checkpoint_is_what_it_takes(
     raw: Path, stocked: Path, data: PreparedData, optimizer: dict[str, str]

@@ -95,6 +95,9 @@ def test_credentials_that_are_missing_are_asked_for_by_the_store_and_for_raw_fil
         find_sources(CorpusConfig(name="raw", paths=[f"{s3.new_store()}/*.txt"]))
 
 
+SLOW = "AWS_ACCESS_KEY_ID"
+"""Refused only after all of the libraries' attempts."""
+
 SETTINGS = {
     "AWS_ENDPOINT_URL": ("127.0.0.1:9000", r"Invalid endpoint: 127\.0\.0\.1:9000; .*begins with http:// or https://"),
     "AWS_PROFILE": ("nobody", r"profile \(nobody\) could not be found; .*AWS_PROFILE"),
@@ -104,7 +107,9 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(
+    "name", [*(name for name in SETTINGS if name != SLOW), pytest.param(SLOW, marks=pytest.mark.deep)]
+)
 def test_settings_of_s3_that_are_wrong_are_said_to_be_for_the_store_and_raw_files(
     name: str, s3: S3Server, environment: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +246,7 @@ def test_a_wrong_clock_and_a_wrong_region_are_named(fate: str, hint: str, s3: S3
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.deep
 def test_a_redirect_without_a_region_is_an_error_that_lasts(s3: S3Server, faults: Faults) -> None:
     store = Store(s3.new_store())
     raw = CorpusConfig(name="raw", paths=[f"{store.url}/*.txt"])

@@ -64,6 +64,7 @@ def test_seeds_violate_nothing_and_do_the_same_each_time() -> None:
     assert figures(simulate(8).stdout) == figures(simulate(8).stdout) != figures(first.stdout)
 
 
+@pytest.mark.deep
 def test_bugs_that_were_put_in_are_found() -> None:
     assert FOUND_BY.keys() == BUGS.keys()
     command = [sys.executable, "-c", EACH, json.dumps([FOUND_BY, ONCE_VIOLATED])]

@@ -177,6 +177,7 @@ def test_a_lease_is_not_lost_with_its_store(tmp_path: Path) -> None:
         lease.check()
 
 
+@pytest.mark.deep
 def test_training_waits_for_its_store(
     raw: Path, prepared: tuple[Path, object], finished: Finished, tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ def test_the_same_model_is_read_once_a_machine(folders: list[Path], tmp_path: Pa
     )
 
 
+@pytest.mark.deep
 def test_every_rank_loads_a_model_of_the_hub_as_it_was_when_the_first_one_named_the_run(
     folders: list[Path], tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
+from tests.depth import once
 from tests.support import NO_DROPOUT, SMALL_MODEL, cpu_runtime, curve, final_bytes, forget_after, rate_at, small_job
 from tests.tiny_models import new_model, tiny_config
 from tests.trainer.adapted_runs import lora_values, write_base
@@ -90,7 +91,7 @@ def test_matrices_step_by_muon_and_the_rest_by_adamw_as_in_a_plain_loop(
     assert "model.transformer.wte.weight/exp_avg_sq" in moments
 
 
-@pytest.mark.parametrize(("micro_batch", "adapts"), [(None, False), (2, False), (None, True)])
+@pytest.mark.parametrize(("micro_batch", "adapts"), once((None, False), (2, False), (None, True)))
 def test_a_run_that_goes_on_ends_with_the_same_bytes(
     raw: Path, stocked: Path, data: PreparedData, micro_batch: int | None, adapts: bool, tmp_path: Path
 ) -> None:

@@ -203,6 +203,7 @@ def test_a_rank_that_is_killed_is_told_by_the_others(stocked: Path, config: Path
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 def test_a_rank_that_is_killed_is_told_although_torchrun_asks_the_others_to_stop(tmp_path: Path) -> None:
     every = ["--monitor-interval", 2]  # seconds: the waiting rank notices before torchrun does
     arguments = ["--standalone", *every, "--nproc-per-node", 2, "-m", "tests.trainer.training.killed_rank"]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
+from tests.depth import once
 from tests.processes import Ended, Running, start_warm
 from tests.support import final_bytes, only_run, small_values, steps_recorded, write_config
 from trainer.common.errors import EXIT_PREEMPTED, ConfigError
@@ -117,7 +118,7 @@ def test_what_is_no_number_of_threads_is_refused(said: str, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"), [({}, None), ({"OMP_NUM_THREADS": "1"}, 1)], ids=["by torchrun", "by somebody"]
+    ("given", "expected"), once(({}, None), ({"OMP_NUM_THREADS": "1"}, 1)), ids=["by torchrun", "by somebody"]
 )
 def test_what_a_launcher_sets_by_itself_nobody_asked_for(given: dict[str, str], expected: int | None) -> None:
     look = "import os; from trainer.common.process import threads_asked_for as f; os.write(1, f'{f()} '.encode())"

@@ -293,7 +293,7 @@ def test_what_was_measured_while_another_test_split_was_noted_is_not_written(
     assert measured(place) == before and not any(told(place).values())
 
 
-@pytest.mark.parametrize("late", ["_write", "write_sealed"])
+@pytest.mark.parametrize("late", once("_write", "write_sealed"))
 def test_what_is_written_late_is_not_taken_for_the_new_split(
     place: Place, fresh: dict[str, Place], late: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
