@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from fsspec.utils import glob_translate
 
 from trainer.common.errors import CorpusError
-from trainer.data.raw_files import reading
+from trainer.data.raw_files import reading, unreadable
 from trainer.store.remedies import credentials_explained
 from trainer.store.remote_listing import files_at
 
@@ -45,8 +45,10 @@ def find_local(pattern: str) -> Iterator[LocalFile]:
     folder = os.sep.join(parts[:fixed])
     if _is(stat.S_ISDIR, folder or os.sep):
         for path, real in _below(folder, os.path.realpath(folder or os.sep), parts[fixed:], ()):
-            with reading(path):
+            try:
                 status = os.stat(path)
+            except OSError as error:
+                raise unreadable(path, error) from error
             _require_utf8(path)
             yield LocalFile(path, path[len(folder) + 1 :], real, status)
 
