@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from trainer.common.errors import ConfigError
+from trainer.common.errors import ConfigError, StorageError, reason_of
+from trainer.common.transient import is_transient
 from trainer.data.dataset import Batch
 from trainer.models.attention_masks import leave_out_masks
 from trainer.models.layers import find_blocks, in_mode
@@ -37,7 +38,7 @@ def compile_objective(
 
     On a CPU, PyTorch's generator for dropout replaces the compiler's own, which is several times slower. Raises
     `ConfigError` on every rank if the gradient is lost on one: torch 2.11 once returned zeros, and the model did not
-    learn.
+    learn. Raises `StorageError` if the compiled code cannot be written.
     """
     inputs = {name: value.to(runtime.device) for name, value in batch.micro_batches[0].items()}
     if inputs.keys() == {"input_ids"}:  # rows of text without padding
@@ -50,7 +51,18 @@ def compile_objective(
         module.compile(
             dynamic=pads or None, options={"fallback_random": True} if runtime.device.type == "cpu" else None
         )
-    difference = _compare(objective, inputs, batch.targets, runtime)
+    try:
+        difference = _compare(objective, inputs, batch.targets, runtime)
+    except RuntimeError as error:
+        cause = getattr(error, "inner_exception", None)  # of the compiler
+        if not isinstance(cause, OSError):
+            raise
+        from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+        raise StorageError(
+            f"cannot write compiled code to {cache_dir()}: {reason_of(cause)}; free some space there, or set "
+            "TORCHINDUCTOR_CACHE_DIR to a writable folder on a larger disk", is_transient(cause),
+        ) from error  # fmt: skip
     if runtime.any(difference is not None):
         raise ConfigError(
             f"training.compile: the model compiled by torch {torch.__version__} would not train correctly "

@@ -9,9 +9,10 @@ from torch._dynamo.utils import counters
 from transformers import PretrainedConfig, PreTrainedModel
 
 from tests.depth import once
+from tests.disks import fill, small_disk
 from tests.support import cpu_runtime
 from tests.trainer.small_jobs import OF_EACH_KIND, Job, chatting, labels_of_words, lay_out
-from trainer.common.errors import ConfigError
+from trainer.common.errors import ConfigError, StorageError
 from trainer.common.progress import silent
 from trainer.data.dataset import Batch
 from trainer.kinds.kind import kind_of, load_training_job
@@ -56,6 +57,16 @@ def test_a_compiled_model_that_learns_the_same_is_taken_and_no_gradient_is_left(
 def test_one_that_learns_nothing_or_something_else_is_refused(compiled: tuple[float, float], said: str) -> None:
     with pytest.raises(ConfigError, match=rf"the model compiled by torch .*{said}.*training.compile to false"):
         compile_with(*compiled)
+
+
+@pytest.mark.deep
+def test_a_full_disk_of_compiled_code_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(disk))
+        fill(disk)
+        with pytest.raises(StorageError, match=rf"compiled code to {disk}: No space left .*TORCHINDUCTOR") as raised:
+            compile_with(1.0, 1.0)
+    assert raised.value.transient
 
 
 class Wide(nn.Module):
