@@ -325,13 +325,14 @@ def name_frequent(
     documents: Mapping[str, int],
     hashes: Mapping[int, Hashes],
     examples: Mapping[int, NDArray[np.int64]],
+    files: Sequence[ExampleFile],
     found: Sequence[EvaluationSet],
     transform: TransformConfig | None,
 ) -> list[dict[str, Any]]:
     """A line for each n-gram that drops many of a corpus's documents: its words, and the example that has them.
 
     A document counts for its first n-gram. `firsts` has the n-grams of dropped documents, by corpus; `hashes` and
-    `examples` are those searched for.
+    `examples` are those searched for, in `files`.
     """
     lines = []
     for corpus, own in firsts.items():
@@ -340,7 +341,7 @@ def name_frequent(
         for count, hashed in sorted(zip(counts[many].tolist(), found_hashes[many].tolist(), strict=True), reverse=True):
             length = next(length for length, each in hashes.items() if np.isin(hashed, each))
             file, record = example_of(examples[length], hashes[length], np.uint64(hashed))
-            place, texts = _example(found, transform, file, record)
+            place, texts = _example(found, transform, files[file], record)
             wanted = wanted_of({length: np.array([hashed], np.uint64)})
             shared = next(filter(None, (find_words(text, wanted) for text in texts)), None)
             words = " ".join(shared.words.split()) if shared else ""
@@ -351,16 +352,16 @@ def name_frequent(
 
 
 def _example(
-    found: Sequence[EvaluationSet], transform: TransformConfig | None, file: int, record: int
+    found: Sequence[EvaluationSet], transform: TransformConfig | None, file: ExampleFile, record: int
 ) -> tuple[str, Iterator[bytes]]:
-    """An example's name and its texts, given its file's index over all sets and its record's index in the file.
+    """An example's name and its texts, given its file and its record's index in the file.
 
-    A conversation has several texts.
+    A conversation has several texts. The file is found by its content: names may have changed since it was searched.
     """
     for each in found:
-        if file < len(each.pieces):
+        places = [place for place, piece in enumerate(each.pieces) if piece.sha256 == file.sha256]
+        if places and each.corpus.text_field == file.field:
             examples = read_examples(each, transform)
-            texts = (example.text for example in examples if (example.file, example.number) == (file, record))
-            return f"{each.pieces[file].path}#{record + 1} ({each.corpus.text_field})", texts
-        file -= len(each.pieces)
+            texts = (example.text for example in examples if (example.file, example.number) == (places[0], record))
+            return f"{each.pieces[places[0]].path}#{record + 1} ({file.field})", texts
     raise AssertionError("the example is in none of the evaluation sets")

@@ -96,16 +96,17 @@ def _kept_out(decided: CurationRun) -> dict[str, Any] | None:
     if (wanted := decided.options.decontaminate) is None or decided.overlap is None:
         return None
     key = decided.overlap.key
-    hashes = read_hashes(decided.store, key)
+    hashes, files = read_hashes(decided.store, key), read_files(decided.store, key)
     frequent = name_frequent(
         {corpus: np.concatenate(parts) for corpus, parts in decided.shared.items() if parts},
         {corpus: int(counts.sum()) for corpus, counts in decided.numbering.counts.items()},
-        hashes, read_examples_of(decided.store, key, hashes), decided.plan.evaluation, decided.options.transform,
+        hashes, read_examples_of(decided.store, key, hashes), files, decided.plan.evaluation,
+        decided.options.transform,
     )  # fmt: skip
     return {
         "ngram": wanted.ngram, "least_words": wanted.least_words, "key": key, "examples": examples_key(key),
         "files": describe(decided.plan.evaluation),
-        "texts": [file._asdict() for file in read_files(decided.store, key)],
+        "texts": [file._asdict() for file in files],
         "frequent": frequent,
     }  # fmt: skip
 

@@ -57,7 +57,7 @@ def preview_curation(store: Store, data: DataConfig) -> CurationPreview:
         frequent = name_frequent(
             {corpus: own.firsts for corpus, own in tried.items()},
             {corpus: int(own.counts[0].sum()) for corpus, own in tried.items()},
-            looked_for.hashes, looked_for.examples, plan.evaluation, options.transform,
+            looked_for.hashes, looked_for.examples, looked_for.files, plan.evaluation, options.transform,
         )  # fmt: skip
     return CurationPreview(
         shares=[share for corpus, own in tried.items() for share in _shares(plan, corpus, own, names)],

@@ -101,3 +101,22 @@ def test_the_n_gram_may_lie_across_the_parts_of_a_file(tmp_path: Path, monkeypat
     )  # fmt: skip
     details = read_decisions(Store(job.store), decide(job).key).details
     assert sum(line["documents"] for line in details["kept_out"]["frequent"]) >= 4
+
+
+def test_the_example_is_found_by_its_file_s_content_if_files_were_renamed_or_left_out_since(
+    raw: Path, tmp_path: Path
+) -> None:
+    other = write_documents(tmp_path / "other.jsonl", [{"question": " ".join(prose(7, 30)), "answer": "no"}])
+    copy = write_documents(tmp_path / "copy.jsonl", [{"question": " ".join(prose(7, 30)), "answer": "no"}])
+
+    def example(names: list[Path], **changes: object) -> object:
+        files = {"paths": [str(name) for name in names], "format": "jsonl", "fields": ["question", "answer"]}
+        curation = {"decontaminate": {"files": [files], "ngram": 12}, **changes}
+        job = curated_job(tmp_path / "store", {"one": str(raw)}, curation)
+        (line,) = read_decisions(Store(job.store), decide(job).key).details["kept_out"]["frequent"]
+        return line["words"], line["example"]
+
+    assert example([copy, other, tmp_path / "test.jsonl"]) == (TOLD, f"{tmp_path}/test.jsonl#2 (question)")
+    assert example([other, tmp_path / "test.jsonl"]) == (TOLD, f"{tmp_path}/test.jsonl#2 (question)")
+    renamed = (tmp_path / "test.jsonl").rename(tmp_path / "a.jsonl")
+    assert example([renamed, other]) == (TOLD, f"{renamed}#2 (question)")
