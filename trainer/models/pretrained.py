@@ -36,6 +36,9 @@ UNLIMITED = 10**20
 HUB_FILES = ("*.json", "*.txt", "*.jinja", "*.model", "*.safetensors")
 """Files of a model that libraries load. Pickled weights (pytorch_model.bin) are neither fetched nor loaded."""
 
+TEMPLATES = "additional_chat_templates"
+"""The folder of a tokenizer's named chat templates, of which one may be its `default`."""
+
 
 class Checkpoint(NamedTuple):
     """A found checkpoint: its folder, the digests of its files, its key if it is in the store, and its origin.
@@ -216,8 +219,9 @@ def require_one_meaning(store: Store, name: str) -> None:
 
 def digest_files(folder: Path) -> dict[str, str]:
     """The digests, by name, of the files that libraries load from a model's folder; unchanged files are not reread."""
-    loaded = sorted({path for pattern in HUB_FILES for path in folder.glob(pattern)})
-    found = {path.name: path.stat() for path in loaded if path.is_file() and path.name != MANIFEST}
+    loaded = sorted({path for pattern in (*HUB_FILES, f"{TEMPLATES}/*.jinja") for path in folder.glob(pattern)})
+    files = {path.relative_to(folder).as_posix(): path for path in loaded if path.is_file()}
+    found = {name: path.stat() for name, path in files.items() if name != MANIFEST}
     return {name: _digest(folder / name, local_version(status)) for name, status in found.items()}
 
 

@@ -20,7 +20,7 @@ from trainer.common.errors import ArtifactError, TokenizerError, brief
 from trainer.common.temporary import temporary_folder
 from trainer.common.transient import FULL, number_of
 from trainer.models.hub import NO_NAME, fetch_from_hub, is_hub_name
-from trainer.models.pretrained import check_settings, find_model, is_named_own, locate
+from trainer.models.pretrained import TEMPLATES, check_settings, find_model, is_named_own, locate
 from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.store.artifact_files import require_intact
 from trainer.store.manifest import Manifest
@@ -39,7 +39,6 @@ SETTINGS = (
     "chat_template.json",
 )
 """Files with a tokenizer's settings, which transformers rewrites as one; named chat templates are in `TEMPLATES`."""
-TEMPLATES = "additional_chat_templates"
 VOCABULARIES = ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 """Older vocabulary formats that other programs read; copied unchanged."""
 MODEL_CONFIG = "config.json"

@@ -10,9 +10,10 @@ import pytest
 
 from tests.http_server import Answering, http_server
 from tests.hub import serve_model, unreachable
+from tests.trainer.labelled_data import gpt2_folder
 from tests.trainer.report_runs import publish
 from trainer.common.errors import ArtifactError, ConfigError
-from trainer.models.pretrained import digest_files, find_model, find_pretrained
+from trainer.models.pretrained import digest_files, find_model, find_pretrained, load_tokenizer
 from trainer.models.tensor_files import MODEL, OPTIMIZER, find_parts, part_name
 from trainer.records.sealed import write_sealed
 from trainer.registry.promotion import promote
@@ -217,3 +218,14 @@ def test_a_hub_that_is_too_busy_is_waited_for(status: int, passes: bool, tmp_pat
     with http_server(Busy) as address:
         said = refused_fetch(address, tmp_path)
     assert str(status) in said and said.endswith(f" {passes}\n")
+
+
+def test_named_chat_templates_are_files_of_a_model_because_one_may_be_its_default(tmp_path: Path) -> None:
+    model = gpt2_folder(tmp_path / "model")
+    (template := model / "additional_chat_templates" / "default.jinja").parent.mkdir()
+    found = []
+    for text in ("one", "other"):
+        template.write_text(text)
+        assert load_tokenizer(str(model)).get_chat_template() == text
+        found.append(digest_files(model))
+    assert found[0] != found[1] and "additional_chat_templates/default.jinja" in found[0]
