@@ -164,7 +164,9 @@ def _measure(job: EvaluateJob, measurement: Measurement, progress: Progress) -> 
     store = Store(job.store)
     whole = measurement.place or measurement.elsewhere  # which may hold the figures of one of the tasks
     parts = {
-        name: replace(measurement, recipe={"tasks": {name: identity}}, place=None, elsewhere=whole)
+        name: replace(
+            measurement, recipe={**measurement.recipe, "tasks": {name: identity}}, place=None, elsewhere=whole
+        )
         for name, identity in measurement.recipe["tasks"].items()
     }
     results = {name: result for name, part in parts.items() if (result := find_result(store, part)) is not None}

@@ -101,10 +101,13 @@ def identify_harness(store: Store, job: EvaluateJob, own: bool) -> Measurement:
     found = find_model(store, job.checkpoint)
     is_final = found.key is not None and found.key.endswith(f"/{FINAL}")
     of_run = f"{(found.key or '').removesuffix(FINAL)}{HARNESS}" if is_final else None
+    recipe: dict[str, Any] = {"tasks": {name: describe_task(identity) for name, identity in tasks.items()}}
+    if found.beside is not None:
+        recipe["generation"] = "adapter"  # earlier versions generated with the settings of the base model's folder
     return Measurement(
         model=found,
         checkpoint=job.checkpoint,
-        recipe={"tasks": {name: describe_task(identity) for name, identity in tasks.items()}},
+        recipe=recipe,
         settings=job,
         place=of_run if own else None,
         elsewhere=None if own else of_run,

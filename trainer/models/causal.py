@@ -155,6 +155,7 @@ def load_model(
     if beside is not None:
         model = load_model(beside, attention)
         restore_adapter(model, Path(path))
+        take_generation_config(model, str(path))  # the adapter's own: the base model's may have changed since
         return merge(model)
     return made_ready(keep_fixed(load_pretrained(kind, str(path), attn_implementation=attention)))
 

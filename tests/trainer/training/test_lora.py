@@ -4,6 +4,7 @@ import copy
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from trainer.config.jobs import EvaluateJob
 from trainer.config.models import LoraConfig
 from trainer.kinds.kind import identify_run, kind_of
 from trainer.models.adapters import FUSED, add_adapter, find_targets, merge, restore_adapter
+from trainer.models.causal import load_model
 from trainer.models.pretrained import find_model
 from trainer.models.weights import Base
 from trainer.pipelines.any_kind import evaluate_checkpoint
@@ -188,6 +190,18 @@ def test_an_adapter_that_is_published_computes_what_the_merged_model_does(
     ):
         kind = kind_of(further := lora_job(raw, stocked, final))
         kind.preflight(further, silent())
+
+
+def test_an_adapter_generates_with_its_own_settings_whatever_its_bases_folder_says_later(
+    raw: Path, stocked: Path, data: PreparedData, base: Path, tmp_path: Path
+) -> None:
+    moved = Path(shutil.copytree(base, tmp_path / "base"))
+    run = adapt(raw, stocked, data, moved, {**LORA, "publish": "adapter"}, training__max_steps=2)
+    settings = moved / "generation_config.json"
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "repetition_penalty": 50.0}))
+    found = find_model(Store(str(stocked)), f"{run}/final")
+    generating: Any = load_model(found.folder, beside=found.beside).generation_config
+    assert generating.repetition_penalty in (None, 1.0)
 
 
 def test_the_other_form_is_published_without_training_again(
