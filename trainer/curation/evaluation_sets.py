@@ -106,7 +106,12 @@ class OfJob:
 
     def reading(self) -> dict[str, Any]:
         """How the job reads records differently from every other reader of such files; {} if it does not."""
-        return {} if self.texts.plain(self.data) else self.data.model_dump(mode="json", exclude={*LOCATION, *MADE})
+        if self.texts.plain(self.data):
+            return {}
+        order = {split: [piece.sha256 for piece in pieces] for split, pieces in self.splits.items()}
+        matters = self.texts.in_order(self.data) and any(len(files) > 1 for files in order.values())
+        how = self.data.model_dump(mode="json", exclude={*LOCATION, *MADE})
+        return {**how, "files": order} if matters else how
 
 
 class EvaluationFiles(CorpusConfig):

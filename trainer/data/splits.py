@@ -64,6 +64,8 @@ class SplitTexts(NamedTuple):
     """
     plain: Callable[[Any], bool] = lambda data: False
     """Whether the texts are exactly what any other reader finds in these fields."""
+    in_order: Callable[[Any], bool] = lambda data: False
+    """Whether the records that are skipped depend on the order of a split's files."""
 
 
 def bad_records(data: LabelledDataConfig | ConversationsConfig, split: str | None) -> BadRecords:

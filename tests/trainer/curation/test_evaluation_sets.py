@@ -204,6 +204,19 @@ def test_sets_of_plain_text_are_named_as_those_of_files_unless_records_may_be_pa
     assert len({of_job(), of_job(data__max_bad_records=1), of_job(data__max_bad_records=1, data__id_column=None)}) == 3
 
 
+def test_files_in_another_order_are_read_again_if_the_first_of_equal_ids_stays(tmp_path: Path) -> None:
+    write_splits(tmp_path, test=[pair(SENTENCES[4], SHORT, id="b")])
+    values = finetune_values(
+        tmp_path, "s", "x", data__max_bad_records=1, data__validation=[str(tmp_path / "validation[12].jsonl")]
+    )
+    found = []
+    for first, second in ((1, 2), (2, 1)):
+        for number, sentence in ((first, SENTENCES[1]), (second, SENTENCES[2])):
+            write_documents(tmp_path / f"validation{number}.jsonl", [pair(sentence, SHORT, id="a")])
+        found.append(kept_out(job_of(tmp_path, values)))
+    assert found == [[1, 4], [2, 4]]
+
+
 def test_examples_that_are_too_short_to_be_looked_for_are_counted(tmp_path: Path) -> None:
     path = write_documents(
         tmp_path / "test.jsonl", [{"q": each, "a": SHORT} for each in (SENTENCES[0], SHORT, "", SENTENCES[1])]

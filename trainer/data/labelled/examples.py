@@ -392,4 +392,5 @@ TEXTS = SplitTexts(
     fields=lambda data: data.text_columns,
     read=_texts_of,
     plain=lambda data: data.task != "tokens" and data.columns is None and not data.max_bad_records,
+    in_order=lambda data: data.id_column is not None and data.max_bad_records > 0,  # of equal ids, the first stays
 )
