@@ -218,6 +218,13 @@ def metric_identity(name: str) -> str:
     return fingerprint(digests) if len(digests) > 1 else digests[0]
 
 
+def file_of(name: str) -> str | None:
+    """The name of a metric's file without its ending, which the names of its figures may contain; None if it has no
+    file.
+    """
+    return None if name in METRICS or name.startswith(HUB) else _find_file(name).stem
+
+
 def _load(name: str, task: Task, classes: int) -> Measure:
     """Load one metric; raises `ConfigError` as `load_metrics` does."""
     plain = name.removeprefix(HUB)

@@ -203,6 +203,15 @@ def test_damaged_predictions_are_written_again(
     assert path.read_bytes() == before
 
 
+def test_figures_named_by_a_metrics_file_are_measured_again_under_its_new_name(
+    copied: Finished, runtime: Runtime, tmp_path: Path
+) -> None:
+    own = write_module(tmp_path / "own.py", '{"loss": 1.0}')
+    evaluate_run(copied.job(evaluation__metrics=[str(own)]), copied.run, silent())
+    found = evaluate_run(copied.job(evaluation__metrics=[str(own.rename(tmp_path / "new.py"))]), copied.run, silent())
+    assert "new/loss" in found.figures()
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -17,7 +17,7 @@ from trainer.data.encoded import KIND as ENCODED
 from trainer.data.raw_files import FORMAT_OF_ENDING, format_by_name
 from trainer.data.splits import TRAIN, SplitSource, find_splits
 from trainer.evaluation.measurement import PREDICTED, Measurement, predictions_key
-from trainer.evaluation.metrics import OF_ONE_CLASS, greater_is_better, metric_identity, of_one_class
+from trainer.evaluation.metrics import OF_ONE_CLASS, file_of, greater_is_better, metric_identity, of_one_class
 from trainer.kinds import tuning
 from trainer.kinds.kind import Kind, LazyFunction, Planned, find_run_of
 from trainer.kinds.tuning import identify_tuning, plan_splits
@@ -74,8 +74,13 @@ def identify_own(
 
 
 def _measured_by(job: FinetuneJob) -> dict[str, Any]:
-    metrics = job.evaluation.metrics and [metric_identity(name) for name in job.evaluation.metrics]
-    return {"metrics": metrics, "positive_class": job.evaluation.positive_class}
+    names = job.evaluation.metrics
+    measured = {
+        "metrics": names and [metric_identity(name) for name in names],
+        "positive_class": job.evaluation.positive_class,
+    }
+    files = [file for file in map(file_of, names or ()) if file is not None]
+    return {**measured, "files": files} if files else measured
 
 
 def _in_batches(measured: Measurement, job: FinetuneJob) -> Measurement:
