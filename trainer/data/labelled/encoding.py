@@ -30,7 +30,7 @@ from trainer.data.labelled.examples import (
 )
 from trainer.data.labelled.label_kinds import TASKS, unlabelled
 from trainer.data.labelled.rows import BAD, Example, characters_of, errors_of, scan_rows
-from trainer.data.labelled.text_encoder import Encoding, TextEncoder, load_text_encoder
+from trainer.data.labelled.text_encoder import Encoding, TextEncoder, is_plain, load_text_encoder
 from trainer.data.shards import batches
 from trainer.data.splits import TEST, TRAIN, SplitSource, fetch_part, find_splits
 from trainer.models.pretrained import find_pretrained
@@ -94,7 +94,8 @@ def _write(
         "pad_token": encoder.pad_token,
         "pad_is_end": encoder.pad_is_end,
         "divider": encoder.divider,
-        **({"tokenizer_class": PLAIN_CLASS} if encoder.other_class is not None else {}),
+        # Not by the type of this model: models of other types with the same tokenizer share the set.
+        **({"tokenizer_class": PLAIN_CLASS} if encoder.by_words and is_plain(folder) else {}),
     }
     log.info("%s: %s", data.name, describe_columns(details))
     _warn_of_unseen(details)

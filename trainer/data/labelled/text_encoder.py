@@ -228,7 +228,7 @@ def load_text_encoder(model: str | Path, data: LabelledDataConfig, finished: boo
     """
     name, by_words = str(model), data.task == "tokens"
     config = load_config(name).get_text_config()
-    tokenizer = load_tokenizer(name, finished and by_words and _is_plain(name))
+    tokenizer = load_tokenizer(name, finished and by_words and is_plain(name))
     backend: Tokenizer = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
@@ -253,9 +253,9 @@ def load_text_encoder(model: str | Path, data: LabelledDataConfig, finished: boo
     )  # fmt: skip
 
 
-def _is_plain(name: str) -> bool:
-    """Whether a model's folder specifies the class that uses tokenizer.json as it is; `TextEncoder.save` may do so."""
-    path = Path(name, TOKENIZER_CONFIG)
+def is_plain(folder: str | Path) -> bool:
+    """Whether a folder specifies the class that uses tokenizer.json as it is; `TextEncoder.save` may do so."""
+    path = Path(folder, TOKENIZER_CONFIG)
     return path.is_file() and read_object(path).get("tokenizer_class") == PLAIN_CLASS
 
 

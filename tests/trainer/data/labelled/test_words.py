@@ -28,11 +28,12 @@ from tests.trainer.labelled_data import (
     written,
 )
 from tests.trainer.labelled_words import CLASSES, word_job, word_rows, write_words
+from tests.trainer.made import encode
 from tests.trainer.small_tokenizers import byte_level_bpe
 from trainer.common.errors import CorpusError, RecordError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.labelled import LabelledDataConfig, PredictJob
-from trainer.data.encoded import IGNORED, tokenizer_paths
+from trainer.data.encoded import IGNORED, encoded_details, tokenizer_paths
 from trainer.data.labelled.encoded import EncodedSet, EncodedWords
 from trainer.data.labelled.text_encoder import TextEncoder, load_text_encoder
 from trainer.kinds.labelled.predict import predict_texts
@@ -386,3 +387,16 @@ def test_a_model_beside_which_another_class_is_made_predicts_what_was_measured(
     card = (store / run.key / "final" / "README.md").read_text()
     assert "tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)" in card and "AutoTokenizer" not in card
     assert END in (store / run.key / "final" / "tokenizer.json").read_text()
+
+
+def test_how_to_load_a_tokenizer_is_told_alike_for_all_models_that_share_the_set(tmp_path: Path) -> None:
+    """The class that `AutoTokenizer` makes depends on the model's type; this one is right beside any."""
+    words = write_words(tmp_path / "words", 60)
+    made = []
+    for model_type in ("llama", "qwen2"):
+        model = gpt2_folder(tmp_path / model_type, tokenizer=byte_level_bpe(), tokenizer_class="Qwen2Tokenizer")
+        (model / "config.json").write_text(json.dumps({"model_type": model_type, "max_position_embeddings": 64}))
+        job = word_job(words, tmp_path / "store", model)
+        made.append(encode(job, silent(), model))
+    assert made[0].key == made[1].key and made[1].reused
+    assert encoded_details(Store(str(tmp_path / "store")), made[0].key)["tokenizer_class"] == "PreTrainedTokenizerFast"
