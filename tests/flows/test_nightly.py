@@ -44,6 +44,7 @@ def test_a_night_is_run_written_down_drawn_and_failed(
     raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(benchmarks.nightly, "STARTS", 1)
     history = tmp_path / "nights" / "nights.jsonl"
     history.parent.mkdir()
     before = {"when": "2026-01-01T03:30+00:00", **USUAL, "tokens_per_second": 1e9, "against_trainer": 1e-3}
