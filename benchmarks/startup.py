@@ -55,20 +55,25 @@ class Spent(NamedTuple):
     stages: float
 
 
-def follow(arguments: Sequence[str], until: Callable[[], bool] = lambda: False) -> Spent:
-    """Run `headrace` with arguments to its end, or until a condition is true, and then kill it."""
+def follow(arguments: Sequence[str], until: Callable[[], bool] | None = None) -> Spent:
+    """Run `headrace` with arguments to its end, or until a condition is true, and then kill it.
+
+    Raises `RuntimeError` if it fails, or ends before the condition is true.
+    """
     started, seen = time.monotonic(), dict[int, tuple[str, float]]()
     process = subprocess.Popen(
         [sys.executable, "-m", "flows.command", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     root = psutil.Process(process.pid)
     try:
-        while process.poll() is None and not until():
+        while process.poll() is None and not (until and until()):
             with suppress(psutil.NoSuchProcess):
                 for each in (root, *root.children(recursive=True)):
                     seen[each.pid] = _look(each, seen.get(each.pid))
             time.sleep(LOOK_SECONDS)
-        wall = time.monotonic() - started
+        wall, status = time.monotonic() - started, process.poll()
+        if status if until is None else status is not None:
+            raise RuntimeError(f"`headrace {' '.join(arguments)}` ended with {status}; run it to see why")
     finally:
         kill_all(process.pid)
         process.wait()
@@ -97,6 +102,8 @@ def median(found: Sequence[Spent]) -> Spent:
 
 def main(rounds: int, commands: Sequence[str]) -> None:
     """Measure the commands alternately, and print the tables."""
+    if unknown := set(commands) - COMMANDS.keys():
+        sys.exit(f"unknown command {', '.join(sorted(unknown))}; known are {', '.join(COMMANDS)}")
     print(f"{'start-up, seconds':44}{'clock':>8}{'command':>9}{'server':>8}{'stages':>8}", flush=True)
     for name in [name for name in os.environ if name == "PREFECT_API_URL" or name.startswith("PREFECT__")]:
         del os.environ[name]  # of a flow run that measures

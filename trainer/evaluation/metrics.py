@@ -73,7 +73,9 @@ SMALLER_ENDINGS = ("loss", "error", "errors", "mse", "mae", "mape", "entropy", "
 """Words, and endings of words, in the names of figures of which a smaller value is better."""
 
 
-RESERVED = (*EvaluationRecord.model_fields, "examples")
+RESERVED = (
+    *EvaluationRecord.model_fields, "examples", "tokens", "answer_tokens", "text_bytes", "answer_bytes",
+)  # fmt: skip
 """The fields that the record of an evaluation during training has besides the metrics' figures."""
 
 

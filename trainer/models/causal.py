@@ -191,7 +191,10 @@ def _load_files(kind: Any, path: str, options: dict[str, Any]) -> Any:
 def take_generation_config(model: PreTrainedModel, path: str) -> None:
     """Load the folder's generation settings, if any, into a model that `from_pretrained` did not build."""
     if Path(path, GENERATION_CONFIG_NAME).is_file():
-        model.generation_config = GenerationConfig.from_pretrained(path)
+        try:
+            model.generation_config = GenerationConfig.from_pretrained(path)
+        except (OSError, ValueError, TypeError) as error:
+            raise ConfigError(f"{path}: {GENERATION_CONFIG_NAME} cannot be read: {brief(error)}") from error
 
 
 def model_from(config: PretrainedConfig, attention: str | None, kind: Any) -> PreTrainedModel:

@@ -232,6 +232,7 @@ def _digest(path: Path, version: str) -> str:
 
 def _fetch_from_hub(store: Store, name: str) -> Checkpoint:
     try:
+        fetch_from_hub(name, [f"{TEMPLATES}/*.jinja"])
         folder = fetch_from_hub(name, [*HUB_FILES, CARD], ignored=["*/*"])  # the card holds the model's license
     except ArtifactError as error:
         raise ArtifactError(

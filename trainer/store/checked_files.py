@@ -256,7 +256,8 @@ def _digest(text: str) -> str:
 @contextmanager
 def opened_lock(path: str | Path) -> Iterator[int]:
     """Open a lock file, created if missing, and yield its descriptor."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    # For reading too: NFS refuses a shared lock otherwise.
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         yield descriptor
     finally:

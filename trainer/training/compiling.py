@@ -1,7 +1,9 @@
 """Compiling a model together with its loss, and checking that the compiled gradient is right."""
 
+import errno
 import logging
 import math
+import os
 from collections.abc import Mapping
 
 import torch
@@ -9,7 +11,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from trainer.common.errors import ConfigError, StorageError, reason_of
-from trainer.common.transient import is_transient
+from trainer.common.transient import FULL, number_of
 from trainer.data.dataset import Batch
 from trainer.models.attention_masks import leave_out_masks
 from trainer.models.layers import find_blocks, in_mode
@@ -17,6 +19,9 @@ from trainer.training.runtime import Runtime, seed_everything
 from trainer.training.sharding import is_sharded, norms_of
 
 log = logging.getLogger(__name__)
+
+NO_SPACE = os.strerror(errno.ENOSPC)
+"""Also in the output of a compiler that PyTorch runs."""
 
 
 LOST = 0.01
@@ -54,14 +59,15 @@ def compile_objective(
     try:
         difference = _compare(objective, inputs, batch.targets, runtime)
     except RuntimeError as error:
-        cause = getattr(error, "inner_exception", None)  # of the compiler
-        if not isinstance(cause, OSError):
+        cause = getattr(error, "inner_exception", error)  # of the compiler
+        full = number_of(cause) in FULL or NO_SPACE in str(cause)
+        if not full and number_of(cause) not in (errno.EACCES, errno.EROFS):
             raise
         from torch._inductor.runtime.cache_dir_utils import cache_dir
 
         raise StorageError(
-            f"cannot write compiled code to {cache_dir()}: {reason_of(cause)}; free some space there, or set "
-            "TORCHINDUCTOR_CACHE_DIR to a writable folder on a larger disk", is_transient(cause),
+            f"cannot write compiled code to {cache_dir()}: {NO_SPACE if full else reason_of(cause)}; free some space "
+            "there, or set TORCHINDUCTOR_CACHE_DIR to a writable folder on a larger disk", full,
         ) from error  # fmt: skip
     if runtime.any(difference is not None):
         raise ConfigError(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from trainer.common.errors import ArtifactError, RunError
-from trainer.config.evaluation import SelectionConfig
+from trainer.config.evaluation import PREFIX, SelectionConfig
 from trainer.config.jobs import PrepareJob
 from trainer.config.models import LoraConfig
 from trainer.config.runs import RunJob
@@ -50,7 +50,9 @@ UNTRAINED = ("card", "evaluation", "promotion")
 """Parts of a job that do not affect a finished run; the parts of an evaluation that do are in its identity."""
 
 IN_TRAINING = {*SelectionConfig.model_fields, "during_training"}
-"""Settings of an evaluation that decided which checkpoint of a finished run is the best."""
+"""Settings of an evaluation that decided which checkpoint of a finished run is the best; so did the tasks of lm-eval if
+`best_by` names one of their figures.
+"""
 
 EFFECTIVE = {"muon", "objective", "masking", "packing", "document_mask"}
 """Settings that identify a run by their effective value, which depends on other settings."""
@@ -267,7 +269,8 @@ def with_untrained(config: dict[str, Any], run: Run, job: RunJob, data: Training
     """
     settings, before = recorded(job), config["job"]["evaluation"]
     noted = {**config, "job": {**config["job"], **{part: settings[part] for part in UNTRAINED}}}
-    noted["job"]["evaluation"] |= {name: before[name] for name in IN_TRAINING & before.keys()}
+    decided = IN_TRAINING | ({"harness"} if str(before.get("best_by")).startswith(PREFIX) else set())
+    noted["job"]["evaluation"] |= {name: before[name] for name in decided & before.keys()}
     if run.renews_data and config.get("data", {}).get("key") != (renewed := _without_reused(data.model_dump()))["key"]:
         inputs = {**config["inputs"], **_plain(run.inputs)}
         noted |= {"data": renewed, "inputs": inputs, "job": {**noted["job"], "data": settings["data"]}}

@@ -86,8 +86,12 @@ def _runs_of(store: Store, job: PipelineJob | PrepareJob | TuningJob) -> list[st
 
 
 def _named_by(job: Mapping[str, Any]) -> dict[str, Any]:
-    """A recorded job without its settings of execution and publishing."""
+    """A recorded job without its settings of execution and publishing.
+
+    `evaluate_every` stays, because it may decide the result.
+    """
     kept = {part: value for part, value in job.items() if part not in ("card", "promotion", "tracking")}
     if "training" in job:
-        kept["training"] = {name: value for name, value in job["training"].items() if name not in OPERATIONAL}
+        others = OPERATIONAL - {"evaluate_every"}
+        kept["training"] = {name: value for name, value in job["training"].items() if name not in others}
     return kept

@@ -8,13 +8,16 @@ import pytest
 from tests.support import forget_after, records, small_job
 from tests.trainer.training.test_training import train_here
 from trainer.common.progress import silent
-from trainer.kinds.pretraining.kind import evaluation_of
+from trainer.config.files import validate_job
+from trainer.config.jobs import PipelineJob
+from trainer.kinds.pretraining.kind import evaluation_of, identify
 from trainer.pipelines.any_kind import evaluate_checkpoint
 from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_sealed, require_sealed, write_sealed
 from trainer.registry.listing import find_runs
 from trainer.registry.report import make_report
 from trainer.store.storage import Store
+from trainer.training.identity import recorded, with_untrained
 from trainer.training.job_progress import find_standing
 
 OFTEN: dict[str, Any] = {"training__save_every": 2, "training__keep_last": 9, "training__evaluate_every": 2}
@@ -34,6 +37,18 @@ def test_a_finished_run_keeps_what_decided_its_best_checkpoint(raw: Path, stocke
     assert "by bits_per_byte" not in store.read_bytes(f"{key}/report.html").decode()
     (line,) = find_runs(store)
     assert (line.figure, line.best) == ("loss", require_sealed(store, f"{key}/checkpoint-best")["scores"]["loss"])
+
+
+def test_tasks_of_lm_eval_stay_with_their_figure_that_decided(raw: Path, stocked: Path, data: PreparedData) -> None:
+    decided = {"best_by": "harness/tiny/acc", "harness": {"tasks": ["tiny"], "every": 3}}
+    job, other = (
+        small_job(raw, stocked, evaluation=decided),
+        small_job(raw, stocked, evaluation={"prompts": ["class "]}),
+    )
+    config = {"job": recorded(job), "data": {}, "inputs": {}}
+    noted = with_untrained(config, identify(job, data), other, data)["job"]
+    after = validate_job(PipelineJob, noted, "config.json").evaluation
+    assert after == job.evaluation.model_copy(update={"prompts": ["class "]})
 
 
 def test_a_run_that_continues_with_another_figure_for_the_best_checkpoint_warns(
@@ -88,4 +103,5 @@ def test_the_watchdog_finds_a_run_that_somebody_continued_with_other_settings_of
 ) -> None:
     train_here(raw, stocked, data, training__log_every=5, card={"license": "mit"})
     assert find_standing(small_job(raw, stocked)).step == 6
-    assert find_standing(small_job(raw, stocked, training__seed=1)).step == 0
+    for changes in ({"training__seed": 1}, {"training__evaluate_every": 2}):
+        assert find_standing(small_job(raw, stocked, **changes)).step == 0
