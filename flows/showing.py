@@ -1,5 +1,6 @@
 """Print a flow's results for people."""
 
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from trainer.records.evaluations import Result, Sample
 from trainer.records.plans import PreparedData
 from trainer.records.results import Outcome, PredictedTexts
 from trainer.records.shapes import Move
+from trainer.registry.content import compare_evaluations
 from trainer.registry.promotion import key_of
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
@@ -35,16 +37,18 @@ def show_run(job: PipelineJob, run: ArtifactRef) -> None:
 
 
 def show_losses(store: Store, run: str) -> None:
-    """Print the validation losses of a run before training and of its final model, on the same held-out windows."""
+    """Print the validation losses of a run before training and of its final model, if both are of the same text."""
     records = [record for record in read_records(store, run) if record["kind"] == "evaluation"]
-    if records:
-        final = final_manifest(store, run)
-        best = final.details.get("step") if final else None
-        first, last = records[0], next((record for record in records if record["step"] == best), records[-1])
-        bits = [each["bits_per_byte"] for each in (first, last) if "bits_per_byte" in each]
-        more = f", {bits[0]:.3f} -> {bits[1]:.3f} bits a byte" if len(bits) == 2 else ""
-        change = last["loss"] / first["loss"] - 1
-        print(f"validation loss {first['loss']:.3f} -> {last['loss']:.3f} ({change:+z.0%}){more}")
+    final = final_manifest(store, run)
+    compared = compare_evaluations(records, final.details.get("step") if final else None)
+    if compared is None:
+        return
+    first, last = compared
+    bits = [each["bits_per_byte"] for each in (first, last) if "bits_per_byte" in each]
+    more = f", {bits[0]:.3f} -> {bits[1]:.3f} bits a byte" if len(bits) == 2 else ""
+    change = last["loss"] / first["loss"] - 1 if first["loss"] else math.nan
+    share = f" ({change:+z.0%})" if math.isfinite(change) else ""
+    print(f"validation loss {first['loss']:.3f} -> {last['loss']:.3f}{share}{more}")
 
 
 def show_evaluation(job: EvaluateJob, result: Result) -> None:
@@ -96,7 +100,8 @@ def show_finetuned(job: TuningJob, outcome: Outcome) -> None:
     records = read_records(store, outcome.run)
     before: dict[str, Any] = next((record for record in records if record["kind"] == "evaluation"), {})
     for name, value in evaluation.judged.figures.items():
-        start = f"{plain_score(before[name])} -> " if name in before else ""
+        earlier = evaluation.before(name, before)
+        start = "" if earlier is None else f"{plain_score(earlier)} -> "
         print(f"validation {evaluation.label(name)} {start}{plain_score(value)}")
     print("\n".join(evaluation.lines()))
     show_samples(evaluation.samples)

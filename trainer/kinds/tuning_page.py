@@ -106,9 +106,21 @@ def label_figures(facts: RunFacts) -> dict[str, str]:
     return {name: label_figure(name, positive) for name in named if name in scores or name in found}
 
 
+def compared_figures(facts: RunFacts) -> Comparison | None:
+    """The evaluations before and after training, the first without figures that were of another class then."""
+    compared = find_comparison(facts)
+    if compared is None or facts.evaluation is None:
+        return compared
+    before, after = compared
+    if before.get("positive") == after.get("positive"):
+        return compared
+    same = {name: value for name, value in before.items() if name not in facts.evaluation.positive}
+    return Comparison(same, after)
+
+
 def describe_change(facts: RunFacts, labels: Mapping[str, str], unit: str) -> str:
     """One line: how training changed the first two figures."""
-    compared = find_comparison(facts)
+    compared = compared_figures(facts)
     if compared is None:
         return verdict_unmeasured(facts, unit)
     before, after = compared
@@ -139,7 +151,7 @@ def figure_tiles(
     facts: RunFacts, plan: TuningPlan, figures: Mapping[str, str], details: Mapping[str, Any]
 ) -> list[Tile]:
     """Tiles of the first validation figures, and those of every run."""
-    evaluation, compared = facts.evaluation, find_comparison(facts)
+    evaluation, compared = facts.evaluation, compared_figures(facts)
     scores = evaluation.judged.figures if evaluation else {}
     before = compared.before if compared else {}
     test = f", {count(details['splits'][TEST]['examples'])} test" if TEST in details["splits"] else ""
@@ -148,7 +160,7 @@ def figure_tiles(
             Tile(
                 f"Validation {evaluation.label(name) if evaluation else name}",
                 score(scores.get(name)),
-                f"{score(before.get(name))} before training" if evaluation else "not evaluated",
+                f"{score(evaluation.before(name, before))} before training" if evaluation else "not evaluated",
             )
             for name in list(figures)[:TOLD]
         ),
@@ -167,7 +179,7 @@ def score_blocks(facts: RunFacts, labels: Mapping[str, str], unit: str, details:
         predicted = f" Each example's prediction is in {files}." if files else ""
         note = f"The finished model on examples that it was not trained on.{predicted}"
         blocks = [Block(note, split_table(evaluation, list(labels), unit, examples))]
-    if compared := find_comparison(facts):
+    if compared := compared_figures(facts):
         seen = (
             f", on {plural(compared.after['examples'], 'validation example')}" if "examples" in compared.after else ""
         )

@@ -265,6 +265,12 @@ class Result(Record):
         """A metric's name for display, with the class that it refers to, if any."""
         return label_figure(figure, self.positive)
 
+    def before(self, figure: str, record: Mapping[str, Any]) -> float | None:
+        """A metric in the record of an evaluation in training; None if it is missing, or refers to another class."""
+        named = self.positive.get(figure)
+        value: float | None = record.get(figure)
+        return value if named is None or record.get("positive", named) == named else None
+
     def describe(self) -> str:
         """The judged metrics in one line."""
         figures = self.figures() if self.by == "task" else self.judged.figures

@@ -5,7 +5,7 @@ Also the parts that all kinds of runs share: size, speed, step plan, checkpoints
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, NamedTuple
@@ -172,7 +172,11 @@ def read_in(evaluation: dict[str, Any]) -> list[Any]:
 
 def find_comparison(facts: RunFacts) -> Comparison | None:
     """The evaluations to compare, or None if the run made fewer than two, or began with one of other data."""
-    records = facts.of_kind("evaluation")
+    return compare_evaluations(facts.of_kind("evaluation"), facts.best_step)
+
+
+def compare_evaluations(records: Sequence[dict[str, Any]], best_step: int | None) -> Comparison | None:
+    """The same for a run's records of evaluations; `best_step` is the final model's step if that is the best one."""
     if len(records) < 2:
         return None
     last = next((record for record in records if record["step"] == facts.best_step), records[-1])

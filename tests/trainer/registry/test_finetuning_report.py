@@ -36,6 +36,7 @@ from trainer.store.artifact_files import find_damage
 from trainer.store.manifest import digest_file
 from trainer.store.storage import Store
 from trainer.training.identity import claim_run, final_manifest
+from trainer.training.metrics_reader import read_records
 
 STEPS = 20
 FIGURES = {"classification": ["accuracy", "f1"], "regression": ["pearsonr"]}
@@ -189,6 +190,26 @@ def test_page_tells_a_classifier(store: Store) -> None:
     assert "| validation | 40 | 0.7500 | 0.2500 | 0.7500 |" in report.markdown
     assert "| train | 160 | 160 | 1,920 | 12.0 | 16 | 3 | 1.88 % | 1 |" in report.markdown
     assert make_report(store, RUN).reused
+
+
+def test_figures_of_another_class_than_the_finished_models_are_not_said_to_be_before_training(store: Store) -> None:
+    finetune(store, ["no", "yes"])
+    result = read_sealed(store, f"{RUN}/eval.json")
+    write_sealed(store, f"{RUN}/eval.json", {**result, "positive": {"f1": "no"}})
+    make_report(store, RUN)
+    assert "<strong>0.7500</strong><span>– before training</span>" in page(store), "that one is of yes"
+    assert "f1 of &#39;yes&#39;" in page(store), "in training"
+
+
+def test_figures_of_two_classes_are_not_compared(store: Store) -> None:
+    finetune(store, ["no", "yes"])
+    result = read_sealed(store, f"{RUN}/eval.json")
+    write_sealed(store, f"{RUN}/eval.json", {**result, "positive": {"f1": "no"}})
+    records = read_records(store, RUN)
+    write_records(store, [{**each, "positive": "no"} if each["step"] == STEPS else each for each in records])
+    make_report(store, RUN)
+    assert cells(card(store), "f1")[0][1:] == ["–", "0.7500", "–"]
+    assert cells(card(store), "accuracy")[0][1:] == ["0.5000", "0.7500", "+0.2500"]
 
 
 def test_page_tells_what_classes_count_in_the_loss(store: Store) -> None:
