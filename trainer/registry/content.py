@@ -15,6 +15,7 @@ from trainer.records.evaluations import best_by
 from trainer.registry.curves import Curve
 from trainer.registry.facts import RecordedRun, RunFacts
 from trainer.store.names import FINAL
+from trainer.training.metrics_reader import ROLLBACK
 
 
 class Tile(NamedTuple):
@@ -124,7 +125,10 @@ DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float1
 
 
 class Speed(NamedTuple):
-    """Medians over the metric records, and sums over the run. MFU is the share of the machine's peak FLOP/s."""
+    """Medians over the metric records, and sums over the run. MFU is the share of the machine's peak FLOP/s.
+
+    `skipped` are the batches read that are not among the steps: skipped ones, and those taken back by `rollbacks`.
+    """
 
     tokens_per_second: float | None
     mfu: float | None
@@ -133,6 +137,7 @@ class Speed(NamedTuple):
     training_seconds: float | None
     stalls: list[float]
     skipped: int
+    rollbacks: int
 
 
 class Comparison(NamedTuple):
@@ -150,14 +155,17 @@ def measure_speed(facts: RecordedRun) -> Speed:
         values = [record[field] for record in records if math.isfinite(record[field])]
         return median(values) if values else None
 
-    seconds, attempts, steps = 0.0, 0, 0
+    seconds, attempts, steps, typical = 0.0, 0, 0, middle("step_seconds") or 0.0
     for record in records:
-        seconds += record["step_seconds"] * (record["attempts"] - attempts)
+        done = record["attempts"] - attempts
+        # Of steps before a resume, the time is not recorded; the first one after it may take much longer than others.
+        measured = min(done, record.get("steps", done))
+        seconds += record["step_seconds"] * measured + typical * (done - measured)
         attempts, steps = record["attempts"], record["step"]
     return Speed(
         middle("tokens_per_second"), middle("mfu"), middle("step_seconds"), middle("data_wait_seconds"),
         seconds if records else None, [record["stall_seconds"] for record in facts.of_kind("checkpoint")],
-        attempts - steps,
+        attempts - steps, len(facts.of_kind(ROLLBACK)),
     )  # fmt: skip
 
 
@@ -179,7 +187,7 @@ def compare_evaluations(records: Sequence[dict[str, Any]], best_step: int | None
     """The same for a run's records of evaluations; `best_step` is the final model's step if that is the best one."""
     if len(records) < 2:
         return None
-    last = next((record for record in records if record["step"] == facts.best_step), records[-1])
+    last = next((record for record in records if record["step"] == best_step), records[-1])
     return Comparison(records[0], last) if read_in(records[0]) == read_in(last) else None
 
 
@@ -208,8 +216,8 @@ def verdict_unmeasured(facts: RunFacts, unit: str) -> str:
     steps, many = plural(facts.steps, "step"), len(facts.of_kind("evaluation")) > 1
     measured = "evaluated on other held-out text at first than at the end" if many else "not evaluated during training"
     if records := facts.of_kind("train"):
-        first, last = records[0]["loss"], records[-1]["loss"]
-        return f"Training loss {number(first)} → {number(last)} {unit} in {steps}; {measured}."
+        losses = [number(record["loss"]) for record in (records[0], *records[1:][-1:])]  # one if there is one record
+        return f"Training loss {' → '.join(losses)} {unit} in {steps}; {measured}."
     return f"Trained for {steps}; no metrics were recorded."
 
 
@@ -271,6 +279,7 @@ def speed_pairs(facts: RunFacts) -> Pairs:
     share = wait / speed.step_seconds if wait is not None and speed.step_seconds else None
     stalls = f"{plural(len(speed.stalls), 'save')}: {duration(sum(speed.stalls))} total" if speed.stalls else "no save"
     longest = f", {duration(max(speed.stalls))} at most" if speed.stalls else ""
+    undone = f", or taken back by {plural(speed.rollbacks, 'rollback')}" if speed.rollbacks else ""
     return [
         ("Tokens a second", f"{count(speed.tokens_per_second)} (median)"),
         ("MFU", f"{percent(speed.mfu)} of the machine's peak (median)"),
@@ -278,7 +287,7 @@ def speed_pairs(facts: RunFacts) -> Pairs:
         ("Wait for data", f"{duration(wait)} a step ({percent(share)} of it)"),
         ("Wait for checkpoints", stalls + longest),
         ("Time in steps", f"{duration(speed.training_seconds)}, without evaluations and checkpoints"),
-        ("Skipped steps", f"{count(speed.skipped)} (gradient overflow)"),
+        ("Skipped steps", f"{count(speed.skipped)} (gradient overflow{undone})"),
     ]
 
 
@@ -303,7 +312,7 @@ def model_pairs(facts: RunFacts, origin: str, vocab_size: int, tokenizer: str) -
         ("Architecture", f"{architecture} ({config.get('model_type', 'unknown')})"),
         ("Weights from", origin),
         *([("Checkpoint", f"the best, at step {count(facts.best_step)}")] if facts.best_step is not None else []),
-        ("Parameters", stored or "unknown"),
+        ("Parameters of the adapter" if facts.is_adapter else "Parameters", stored or "unknown"),
         *adapter_pairs(facts),
         *((label, count(value)) for label, value in named if isinstance(value, int)),
         ("Embeddings", f"{count(config.get('vocab_size'))}, for {count(vocab_size)} tokens"),

@@ -33,7 +33,7 @@ from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.registry.report import make_report
 from trainer.store.artifact_files import find_damage
-from trainer.store.manifest import ArtifactRef, digest_file, make_manifest
+from trainer.store.manifest import ArtifactRef, digest_file, make_manifest, read_manifest, write_manifest
 from trainer.store.storage import Store
 from trainer.training.identity import claim_run, final_manifest
 
@@ -210,6 +210,26 @@ def test_run_that_diverged_is_reported(store: Store) -> None:
     assert make_report(store, RUN).reused
 
 
+def test_steps_that_a_rollback_took_back_are_not_all_said_to_be_skipped(store: Store) -> None:
+    records = [step_record(10), {"kind": "rollback", "step": 10, "attempts": 45}, {**step_record(20), "attempts": 55}]
+    write_records(store, records)
+    make_report(store, RUN)
+    assert "35 (gradient overflow, or taken back by 1 rollback)" in page(store)
+
+
+def test_a_slow_first_step_of_a_resumed_run_counts_once_in_the_time_in_steps(store: Store) -> None:
+    resumed = {**step_record(30), "steps": 1, "step_seconds": 60.0}
+    write_records(store, [{**step_record(10), "steps": 10}, {**step_record(20), "steps": 10}, resumed])
+    make_report(store, RUN)
+    assert "1 min 14 s, without evaluations and checkpoints" in page(store), "29 steps of 0.5 s, and one of 60 s"
+
+
+def test_a_single_record_of_the_loss_shows_no_change(store: Store) -> None:
+    write_records(store, [step_record(20)])
+    make_report(store, RUN)
+    assert "Training loss 4.800 nats a token in 20 steps; not evaluated during training." in page(store)
+
+
 def test_run_without_metrics_is_reported(store: Store) -> None:
     store.delete(f"{RUN}/metrics.jsonl")
     make_report(store, RUN)
@@ -235,6 +255,17 @@ def test_run_that_stopped_early_has_its_own_passes_and_steps_also_if_its_records
         store.delete(f"{RUN}/{lost}")
     assert "Trained for 20 steps; no metrics were recorded." in make_report(store, RUN).markdown
     assert passes(store) == whole
+
+
+def test_passes_are_those_of_a_final_model_that_is_an_earlier_checkpoint(store: Store) -> None:
+    make_report(store, RUN)
+    whole, key = passes(store), f"{RUN}/final"
+    final = read_manifest(store, key, "model")
+    assert final is not None
+    write_manifest(store, key, final.model_copy(update={"details": {**final.details, "step": 10}}))
+    make_report(store, RUN)
+    assert passes(store) == {name: f"{float(each) / 2:.3f}" for name, each in whole.items()}
+    assert "Passes are those up to step 10, of the final model." in page(store)
 
 
 def test_report_is_the_same_in_a_remote_store(store: Store) -> None:

@@ -185,6 +185,7 @@ def test_an_adapter_that_is_published_computes_what_the_merged_model_does(
     added = sum(each.numel() for each in load_file(final / "adapter_model.safetensors").values())
     assert counted == {merged: plain.num_parameters(), run: plain.num_parameters() + added}
     assert "library_name: peft" in card and "PeftModel.from_pretrained(base, folder)" in card
+    assert f"| Parameters of the adapter | {added:,} in float32 |" in card
     with pytest.raises(
         ConfigError, match=r"is an adapter without its base model's weights: use a run with model.lora.publish: merged"
     ):

@@ -110,15 +110,19 @@ def _tiles(facts: RunFacts, plan: StepPlan) -> list[Tile]:
 
 def _data_note(facts: RunFacts) -> str:
     fraction = facts.job["data"]["validation_fraction"]
-    return (
-        f"Corpora are mixed with p ~ tokens ^ {facts.job['training']['alpha']:g}; a share of {fraction:g} of the "
-        "documents is held out by a hash of their content, so that exact copies of a document are in the same split."
+    held_out = (
+        f"a share of {fraction:g} of the documents is held out by a hash of their content, so that exact copies of a "
+        "document are in the same split"
     )
+    mixed = f"Corpora are mixed with p ~ tokens ^ {facts.job['training']['alpha']:g}"
+    made = f" Passes are those up to step {count(facts.made_at)}, of the final model."
+    passes = "" if facts.made_at == facts.steps else made
+    return f"{mixed}; {held_out if fraction else 'no text is held out'}.{passes}"
 
 
 def _data_table(facts: RunFacts, plan: StepPlan) -> Table:
-    """What each corpus holds, and its share in training; of the planned passes, those done."""
-    done = facts.steps / plan.total_steps
+    """What each corpus holds, and its share in training; of the planned passes, those up to the final model."""
+    done = facts.made_at / plan.total_steps
     details = {source.manifest.details["corpus"]: source.manifest.details for source in facts.made_from(SHARDS)}
     rows, sums = [], [0] * 8
     for corpus in plan.corpora:
