@@ -102,10 +102,20 @@ def trace(store: Store, run: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
         "base": base,
         "fork": config.get("fork"),
         "training": _describe_training(store, run, record["model"]),
-        "scores": found.figures() if (found := find_measured(store, run)) else None,
+        "scores": _scores(store, run, record["evaluation"]),
         "promotions": _promotions(store, run),
         "ancestors": [_trace_ancestor(store, key, (*seen, run)) for key in before],
     }
+
+
+def _scores(store: Store, run: str, recorded: dict[str, Any] | None) -> dict[str, float] | None:
+    """The figures of the evaluation in the record; None if there was none, or if it was replaced or removed since."""
+    found = find_measured(store, run)
+    if recorded is None or found is None or found.fingerprint != recorded["fingerprint"]:
+        return None
+    harness = recorded.get("harness") or {}
+    is_same = found.harness is not None and found.harness.fingerprint == harness.get("fingerprint")
+    return found.figures() if is_same else dict(found.judged.figures)
 
 
 def _trace_ancestor(store: Store, run: str, seen: tuple[str, ...]) -> dict[str, Any]:

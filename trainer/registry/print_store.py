@@ -207,6 +207,7 @@ def _describe_versions(environment: dict[str, Any]) -> Iterator[str]:
 def _describe_outcome(traced: dict[str, Any]) -> Iterator[str]:
     evaluation = traced["lineage"]["evaluation"]
     scores = ", ".join(f"{name} {score(value)}" for name, value in (traced["scores"] or {}).items())
+    scores = scores or "replaced or removed since, so its figures are not known"
     outcome = f"{evaluation['key']}, fingerprint {evaluation['fingerprint']}: {scores}" if evaluation else "none"
     yield _line("evaluation", outcome)
     for name, moves in traced["promotions"].items():

@@ -25,7 +25,7 @@ from trainer.records.sealed import read_sealed, write_sealed
 from trainer.registry.lineage import _check_base, check, check_file, find_run, trace
 from trainer.registry.print_store import describe_lineage, finding_lines
 from trainer.registry.promotion import promote
-from trainer.store.manifest import MANIFEST, read_manifest, seal
+from trainer.store.manifest import MANIFEST, fingerprint, read_manifest, seal
 from trainer.store.names import CHECKPOINT_KIND
 from trainer.store.storage import Store
 
@@ -257,6 +257,20 @@ def test_a_raw_file_that_is_a_folder_now_has_changed(store: Store, moved: Path, 
     path.unlink()
     path.mkdir()
     assert states(store, finished.run) == {"changed": {str(path)}}
+
+
+def test_figures_of_a_later_evaluation_are_not_shown_as_those_of_the_recorded_one(
+    store: Store, finished: Finished
+) -> None:
+    key = f"{finished.run}/eval.json"
+    found = read_sealed(store, key) or {}
+    recipe = {**found["recipe"], "other": 1}
+    write_sealed(store, key, {**found, "recipe": recipe, "fingerprint": fingerprint(recipe)})
+    traced = trace(store, finished.run)
+    assert traced["scores"] is None
+    recorded = traced["lineage"]["evaluation"]["fingerprint"]
+    said = f"fingerprint {recorded}: replaced or removed since, so its figures are not known"
+    assert said in "\n".join(describe_lineage(traced, every_file=False))
 
 
 def test_a_run_without_a_report_is_told_from_what_the_store_holds(store: Store, finished: Finished) -> None:
