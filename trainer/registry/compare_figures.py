@@ -179,7 +179,8 @@ def curve_table(runs: Sequence[ComparedRun]) -> Table:
     speeds = [measure_speed(run) for run in runs]
     rows = [["steps", *(f"{count(run.steps)} of {count(run.plan.get('total_steps'))}" for run in runs)]]
     for figure in dict.fromkeys(["loss", *(criterion_of(run).figure for run in runs)]):
-        rows.append([f"validation {figure}, best", *(_best(run, figure) for run in runs)])
+        greater = _direction(runs, figure)
+        rows.append([f"validation {figure}, best", *(_best(run, figure, greater) for run in runs)])
         rows.append([f"validation {figure}, last", *(_last(run, "evaluation", figure) for run in runs)])
     shared = common_steps(runs)
     losses = [mean_losses(run, shared) for run in runs]
@@ -222,14 +223,16 @@ def _spaced(steps: Sequence[int]) -> list[int]:
 def spark_table(runs: Sequence[ComparedRun]) -> Table:
     """Training and validation loss as sparklines, all on the same scale."""
     curves = [(run, kind, _recorded(run, kind, "loss")) for run in runs for kind in ("train", "evaluation")]
-    finite = [(run, kind, [point for point in points if math.isfinite(point[1])]) for run, kind, points in curves]
-    drawn = [(run, kind, points) for run, kind, points in finite if points]
-    values = [value for *_, points in drawn for _, value in points]
-    last = max((points[-1][0] for *_, points in drawn), default=0)
+    finite = [
+        (run, kind, [point for point in points if math.isfinite(point[1])], points[-1:]) for run, kind, points in curves
+    ]
+    drawn = [each for each in finite if each[2]]
+    values = [value for _, _, points, _ in drawn for _, value in points]
+    last = max((points[-1][0] for _, _, points, _ in drawn), default=0)
     names = {"train": "training", "evaluation": "validation"}
     rows = [
-        [run.letter, names[kind], sparkline(points, last, min(values), max(values)), score(points[-1][1])]
-        for run, kind, points in drawn
+        [run.letter, names[kind], sparkline(points, last, min(values), max(values)), score(ended[1])]
+        for run, kind, points, (ended,) in drawn
     ]
     return Table(["", "loss", f"steps 0 to {count(last)}", "last"], rows, words=3)
 
@@ -283,13 +286,11 @@ def _line_of(run: ComparedRun, line: Line) -> Line:
     return Line(run.letter, f"{line.kind} {run.letter}", line.field, colour, dash)
 
 
-def _best(run: ComparedRun, figure: str) -> str:
+def _best(run: ComparedRun, figure: str, greater: bool) -> str:
     """The figure's best value in training, with its step; the untrained model does not count, nor do figures of an
     lm-eval task that has changed since, or of other held-out text than in the last evaluation.
     """
     values = [(step, value) for step, value in _recorded(_as_now(run, figure), "evaluation", figure) if step > 0]
-    own = criterion_of(run)
-    greater = own.greater_is_better if own.figure == figure else greater_is_better(figure)
     best = best_of([value for _, value in values], greater)
     step = next((step for step, value in values if value == best), None)
     return score(None) if best is None else f"{score(best)} at {count(step)}"

@@ -14,7 +14,7 @@ from trainer.config.kinds import KINDS
 from trainer.records.fields import all_same, find_differences, flatten, show
 from trainer.registry.compare_figures import compare_results, compare_seeds, curve_table, draw_overlays, spark_table
 from trainer.registry.compared_runs import ComparedRun, gone, read_runs
-from trainer.registry.content import Block, Section
+from trainer.registry.content import Block, Section, read_in
 from trainer.registry.report import open_template
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
@@ -248,7 +248,16 @@ def _curve_note(groups: Sequence[Sequence[ComparedRun]]) -> str:
         if apart:
             letters, settings = ", ".join(run.letter for run in group), ", ".join(f"training.{name}" for name in apart)
             notes.append(f"The training losses of {letters} measure different things: they differ in {settings}.")
+        notes += _note_read(group)
     return " ".join(notes)
+
+
+def _note_read(group: Sequence[ComparedRun]) -> Iterator[str]:
+    """A sentence if the last evaluations in training of these runs read different amounts of data."""
+    last = {run.letter: read_in(found[-1]) for run in group if (found := run.of_kind("evaluation"))}
+    known = [{each for each in counts if each is not None} for counts in zip(*last.values(), strict=True)]
+    if any(len(counts) > 1 for counts in known):
+        yield f"The validation figures of {', '.join(last)} in training are of different amounts of held-out data."
 
 
 MARGIN = "  "

@@ -15,7 +15,8 @@ from tests.trainer.results import a_result
 from trainer.config.kinds import KINDS
 from trainer.records.basis import HarnessBasis, TextBasis, basis_by_split, examples_basis
 from trainer.records.evaluations import Asked, Result, Scores, Task
-from trainer.registry.compare_figures import compare_results, compare_seeds
+from trainer.registry.compare_figures import compare_results, compare_seeds, curve_table, spark_table
+from trainer.registry.compare_runs import _note_read
 from trainer.registry.compared_runs import ComparedRun
 from trainer.store.manifest import read_manifest
 from trainer.store.storage import Store
@@ -229,3 +230,34 @@ def test_of_models_with_different_tokenizers_the_best_by_bits_a_byte_is_marked_a
     ]
     same = compare_results([language_model("A", 5.0, 2.0, "large"), language_model("B", 4.0, 1.5, "large")])
     assert same.note == "* marks the best."
+
+
+def evaluated(run: ComparedRun, *losses: float, tokens: int = 90, **evaluation: Any) -> ComparedRun:
+    """A run with these validation losses, each of which is its share too, in training on so many tokens."""
+    records = [
+        {"kind": "evaluation", "step": step, "loss": loss, "share": loss, "tokens": tokens}
+        for step, loss in enumerate(losses)
+    ]
+    job = {**run.config["job"], "evaluation": evaluation}
+    return replace(run, records=records, config={**run.config, "job": job})
+
+
+def test_the_best_in_training_is_as_one_of_the_jobs_says_for_all_runs() -> None:
+    smaller = {"best_by": "share", "greater_is_better": False}
+    one = evaluated(language_model("A", 2.0, 1.0, "one"), 9.0, 0.5, 0.25, **smaller)
+    two = evaluated(language_model("B", 2.0, 1.0, "one"), 9.0, 0.5, 0.25)
+    (row,) = [row for row in curve_table([one, two]).rows if row[0] == "validation share, best"]
+    assert row[1:] == ["0.2500 at 2"] * 2
+
+
+def test_a_curve_that_ends_without_a_number_does_not_seem_to_end_earlier() -> None:
+    run = evaluated(language_model("A", 2.0, 1.0, "one"), 4.0, 3.0, math.nan)
+    assert [row[-1] for row in spark_table([run]).rows] == ["–"]
+
+
+def test_losses_in_training_of_other_amounts_of_text_are_said_to_be() -> None:
+    one, two = (evaluated(language_model(letter, 2.0, 1.0, "one"), 4.0, 3.0) for letter in "AB")
+    other = evaluated(language_model("C", 2.0, 1.0, "one"), 4.0, 3.0, tokens=900)
+    assert [*_note_read([one, two])] == [] == [*_note_read([one])] == [*_note_read([replace(one, records=[]), two])]
+    (said,) = _note_read([one, other])
+    assert said == "The validation figures of A, C in training are of different amounts of held-out data."
