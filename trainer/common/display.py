@@ -80,8 +80,11 @@ def short(value: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A fraction as a percentage with three digits: 40.6 %."""
-    return NOTHING if share is None or not math.isfinite(share) else f"{significant(100 * share)} %"
+    """A fraction as a percentage with three digits: 40.6 %. One that is not the whole does not seem to be: 99.98 %."""
+    if share is None or not math.isfinite(share):
+        return NOTHING
+    digits = next((each for each in range(3, 10) if share == 1 or float(f"{100 * share:.{each}g}") != 100), 9)
+    return f"{significant(100 * share, digits)} %"
 
 
 def duration(seconds: float | None) -> str:

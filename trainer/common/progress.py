@@ -150,7 +150,7 @@ def describe(update: Update) -> str:
     rate = (update.done - update.start) / update.seconds if update.seconds > 0 else 0.0
     if update.total:
         done = f"{update.done:,} of " if update.unit != "B" else f"{_amount(update.done, update.unit)} of "
-        line = f"{update.title}: {done}{_amount(update.total, update.unit)} ({100 * update.done / update.total:.0f}%)"
+        line = f"{update.title}: {done}{_amount(update.total, update.unit)} ({100 * update.done // update.total}%)"
     else:
         line = f"{update.title}: {_amount(update.done, update.unit)}"
     line += f", {_amount(rate, update.unit)}/s"

@@ -100,7 +100,9 @@ def _of_session(tag: str, data: HParamsPluginData) -> Summary:
 
 NOT_WRITTEN = "TensorBoard's files can no longer be written: %s"
 
-NO_CURVES = {"attempts", "checkpoint", "epoch", "examples", "rates", "steps", "text_bytes", "tokens"}
+NO_CURVES = {
+    "answer_tokens", "attempts", "checkpoint", "epoch", "examples", "rates", "steps", "text_bytes", "tokens",
+}  # fmt: skip
 """Fields of records that are counts, or stay the same throughout a run."""
 
 BY_CORPUS = {"corpora": "loss", "corpora_bits_per_byte": "bits_per_byte"}

@@ -53,6 +53,8 @@ from trainer.common.display import (
         (significant(2.5e7), "2.5e+07"),
         (significant(-1234.5), "−1,234"),
         (percent(0.40566), "40.6 %"),
+        (percent(0.9998), "99.98 %"),
+        (percent(1.0), "100 %"),
         (duration(0.000336), "0.336 ms"),
         (duration(0.9999), "1.0 s"),
         (duration(59.97), "1 min 00 s"),

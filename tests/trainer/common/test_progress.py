@@ -26,6 +26,7 @@ class Terminal(io.StringIO):
         ),
         (Update("train", 300, 300, "step", 100.0, finished=True), "train: 300 of 300 steps (100%), 3 steps/s"),
         (Update("train", 120, 300, "step", 10.0, start=100), "train: 120 of 300 steps (40%), 2 steps/s, 90 s left"),
+        (Update("train", 299, 300, "step", 299.0), "train: 299 of 300 steps (99%), 1 steps/s, 1 s left"),
         (Update("order", 1, 1, "part", 0.5, finished=True), "order: 1 of 1 part (100%), 2 parts/s"),
         (Update("find", 1200, None, "row", 100.0), "find: 1,200 rows, 12 rows/s"),
         (Update("read", 5_000_000, None, "B", 2.0), "read: 5.0 MB, 2.5 MB/s"),

@@ -43,7 +43,7 @@ from trainer.common.progress import silent
 from trainer.config.files import validate_job
 from trainer.config.labelled import PredictJob
 from trainer.kinds.labelled.predict import look_at_texts, predict_texts
-from trainer.kinds.labelled.predictions import KIND, identify_predictions
+from trainer.kinds.labelled.predictions import KIND, describe, identify_predictions
 from trainer.records.results import PredictedTexts
 from trainer.store.manifest import read_manifest
 from trainer.store.storage import Store
@@ -491,3 +491,13 @@ def test_the_command_refuses_with_one_message(classifier: Path, tmp_path: Path) 
     config = config_of(tmp_path, tmp_path / "store", classifier, 50)
     ended = start_warm(tmp_path / "said", "trainer.predict", config, "data.text_columns=[nothing]").wait()
     assert "has no column 'nothing'" in message_of(ended)
+
+
+def test_counts_of_more_than_a_million_are_shown_in_full(empty_store: Store) -> None:
+    made = PredictedTexts(
+        key="predictions/new-0", fingerprint="", size=1, model="a", texts=1_234_569, bad_records=0, truncated=0,
+        predicted={"no": 1_234_567.0, "yes": 2.0},
+    )  # fmt: skip
+    assert describe(empty_store, made).startswith("1,234,569 texts: no 1,234,567, yes 2\n")
+    numbers = made.model_copy(update={"predicted": {"mean": 0.123456789, "min": -2.0}})
+    assert describe(empty_store, numbers).startswith("1,234,569 texts: mean 0.123457, min -2\n")

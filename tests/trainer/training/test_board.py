@@ -50,7 +50,7 @@ def hyperparameters(board: EventAccumulator) -> dict[str, Any]:
 
 
 def evaluated(step: int, loss: float) -> dict[str, Any]:
-    details = {"tokens": 100, "text_bytes": 300, "corpora": {"code": loss + 1, "docs": loss - 1}}
+    details = {"tokens": 100, "answer_tokens": 50, "text_bytes": 300, "corpora": {"code": loss + 1, "docs": loss - 1}}
     return {
         "kind": "evaluation",
         "step": step,

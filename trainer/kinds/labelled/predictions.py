@@ -114,12 +114,17 @@ def summarise(key: str, manifest: Manifest, reused: bool = False) -> PredictedTe
 
 def describe(store: Store, made: PredictedTexts) -> str:
     """The path of the predictions and a summary of them, for people."""
-    counted = ", ".join(f"{name} {value:,.6g}" for name, value in made.predicted.items())
+    counted = ", ".join(f"{name} {_shown(value)}" for name, value in made.predicted.items())
     skipped = f"; skipped {describe_bad(made.bad_records, made.skipped)}" if made.bad_records else ""
     cut = f"; {plural(made.truncated, 'text')} truncated to the model's maximum length" if made.truncated else ""
     unseen = f"; {plural(made.unseen_words, 'word')} of {count(made.words)} got no label" if made.unseen_words else ""
     lines = [f"{plural(made.texts, 'text')}: {counted}{skipped}{cut}{unseen}"]
     return "\n".join([*lines, f"predictions {store.path(made.key)}/{FILE}{'  (reused)' if made.reused else ''}"])
+
+
+def _shown(value: float) -> str:
+    """A count in full, or a number with six significant digits."""
+    return count(value) if value.is_integer() and 0 <= value < 2**53 else f"{value:,.6g}"
 
 
 def _text_columns(store: Store, job: PredictJob, found: Checkpoint) -> list[str]:
