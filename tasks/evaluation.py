@@ -9,6 +9,7 @@ from tasks.patience import patient_task
 from tasks.showing import TaskLogger, reused, showing
 from tasks.stage import run_stage
 from tasks.turns import DEVICES, turn
+from trainer.common.display import plural
 from trainer.config.jobs import EvaluateJob
 from trainer.config.labelled import PredictJob
 from trainer.config.runs import RunJob
@@ -77,7 +78,7 @@ def predict_texts(job: PredictJob) -> PredictedTexts:
     create_table_artifact(
         [{"predicted": name, "value": value} for name, value in made.predicted.items()],
         key="predictions",
-        description=f"{made.key}: {made.texts:,} texts, by {made.model}",
+        description=f"{made.key}: {plural(made.texts, 'text')}, by {made.model}",
     )
     show_skipped({"splits": {job.name: made.model_dump()}})
     TaskLogger().info("%s", describe(store, made))

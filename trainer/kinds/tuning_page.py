@@ -221,7 +221,8 @@ def describe_in_train(details: Mapping[str, Any], what: str) -> Iterator[str]:
         # A set encoded before splits had their own counts has one count, of validation.
         before = details.get("duplicates_across", 0) if split == VALIDATION else 0
         if number := found.get("in_train", before):
-            yield f"{plural(number, f'{split} {what}')} are in train as well, so the {split} figures are too good."
+            are = "is" if number == 1 else "are"
+            yield f"{plural(number, f'{split} {what}')} {are} in train as well, so the {split} figures are too good."
 
 
 def data_table(details: Mapping[str, Any], columns: Sequence[str] = ()) -> Table:
@@ -252,7 +253,7 @@ def make_card(facts: RunFacts, plan: TuningPlan, figures: Mapping[str, str], tas
     data = facts.job["data"]
     of_hub = data["source"] == "hub"
     metrics = list(dict.fromkeys(hub_metric(figure) for figure in figures if figure != "loss"))
-    how = f"fine-tuned from {begun_with(facts)} on {count(plan.examples)} {plan.unit}s"
+    how = f"fine-tuned from {begun_with(facts)} on {plural(plan.examples, plan.unit)}"
     summary = opening_sentence(facts, f"{what} model", how)
     named = {"name": data["name"], "type": data["path"] if of_hub else data["name"], "config": data["subset"]}
     matter = {**({"datasets": [data["path"]]} if of_hub else {}), **({"metrics": metrics} if metrics else {})}

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from trainer.common.display import count, plural, short
+from trainer.common.display import plural, short
 from trainer.records.basis import Record
 from trainer.store.manifest import ArtifactRef
 
@@ -87,11 +87,11 @@ class StepPlan(Plan):
 
     def describe_steps(self) -> str:
         """The plan in one line."""
-        windows = f"{self.windows:,} windows" + ("" if self.fill is None else f", {self.fill:.1%} full")
+        windows = plural(self.windows, "window") + ("" if self.fill is None else f", {self.fill:.1%} full")
         return (
-            f"{windows}, {self.steps_per_epoch:,} steps per epoch; {self.total_steps:,} steps of {self.global_batch} "
-            f"windows ({plural(self.ranks, 'rank')} x {self.accumulation} x {self.micro_batch}), "
-            f"{self.total_tokens:,} tokens"
+            f"{windows}, {plural(self.steps_per_epoch, 'step')} per epoch; {plural(self.total_steps, 'step')} of "
+            f"{plural(self.global_batch, 'window')} ({plural(self.ranks, 'rank')} x {self.accumulation} x "
+            f"{self.micro_batch}), {plural(self.total_tokens, 'token')}"
         )
 
     def rows(self) -> list[dict[str, object]]:
@@ -145,14 +145,14 @@ class TuningPlan(Plan):
 
     def describe_data(self, name: str) -> str:
         """The data set in a few words."""
-        return f"{name}: {count(self.examples)} {self.unit}s"
+        return f"{name}: {plural(self.examples, self.unit)}"
 
     def describe_steps(self) -> str:
         """The plan in one line."""
-        windows = "" if self.windows is None else f" in {self.windows:,} windows, {self.fill or 0:.1%} full"
+        windows = "" if self.windows is None else f" in {plural(self.windows, 'window')}, {self.fill or 0:.1%} full"
         return (
-            f"{self.examples:,} {self.unit}s{windows}, {self.steps_per_epoch:,} steps per epoch; {self.total_steps:,} "
-            f"steps of {self.global_batch} {self.sample}s "
+            f"{plural(self.examples, self.unit)}{windows}, {plural(self.steps_per_epoch, 'step')} per epoch; "
+            f"{plural(self.total_steps, 'step')} of {plural(self.global_batch, self.sample)} "
             f"({plural(self.ranks, 'rank')} x {self.accumulation} x {self.micro_batch})"
         )
 

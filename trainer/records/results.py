@@ -207,7 +207,7 @@ class TuningPreflight(Record):
         """Number and lengths of each split's examples, and the classes in train."""
         rows = []
         for name in dict.fromkeys([*(self.splits or {}), *self.lengths]):
-            counted = [f"{self.splits[name]:,} examples"] if self.splits else []
+            counted = [plural(self.splits[name], "example")] if self.splits else []
             lengths = [self.lengths[name].describe()] if name in self.lengths else []
             rows.append((name, "; ".join([*counted, *lengths])))
         return [*rows, *([("classes", describe_balance(self.balance))] if self.balance else [])]

@@ -14,7 +14,7 @@ from trainer.common.errors import ConfigError, CorpusError
 from trainer.config.training import TrainingConfig
 from trainer.data.step_plan import check_patience, divide_batch, make_plan
 from trainer.kinds.pretraining.kind import plan
-from trainer.records.plans import PreparedData
+from trainer.records.plans import Plan, PreparedData, TuningPlan
 from trainer.store.manifest import ArtifactRef, Manifest, make_manifest
 
 SIZES = {"code": [700_000, 650_000, 90], "prose": [80_000], "notes": [3000, 2900]}
@@ -33,6 +33,14 @@ def settings(**changes: Any) -> TrainingConfig:
 def test_3668_pairs_in_batches_of_8_for_3_epochs_are_1377_steps() -> None:
     plan = make_plan(settings(epochs=3, context=100, global_batch=8), [shards_of("mrpc", [3668 * 100])], ranks=1)
     assert (plan.windows, plan.steps_per_epoch, plan.total_steps) == (3668, 459, 1377)
+
+
+def test_one_of_each_is_described_in_the_singular() -> None:
+    plan = make_plan(settings(epochs=1, context=8, global_batch=1), [shards_of("a", [8])], ranks=1)
+    assert plan.describe_steps() == "1 window, 1 step per epoch; 1 step of 1 window (1 rank x 1 x 1), 8 tokens"
+    tuning = TuningPlan(examples=1, validation_examples=1, **plan.model_dump(include={*Plan.model_fields}))
+    assert tuning.describe_steps() == "1 example, 1 step per epoch; 1 step of 1 example (1 rank x 1 x 1)"
+    assert tuning.describe_data("pairs") == "pairs: 1 example"
 
 
 @pytest.mark.parametrize("stride", [None, 128, 64, 1])

@@ -67,7 +67,7 @@ def describe_chat(facts: RunFacts, plan: TuningPlan) -> ReportContent:
 
 
 def _tiles(facts: RunFacts, plan: TuningPlan) -> list[Tile]:
-    windows = f"{count(plan.windows)} windows, {percent(plan.fill)} full"
+    windows = f"{plural(plan.windows or 0, 'window')}, {percent(plan.fill)} full"
     return [
         *loss_tiles(facts),
         *size_tiles(facts),
@@ -75,7 +75,7 @@ def _tiles(facts: RunFacts, plan: TuningPlan) -> list[Tile]:
         Tile(
             "Answers",
             short(plan.answer_tokens),
-            f"tokens; {count(plan.validation_examples)} conversations held out",
+            f"tokens; {plural(plan.validation_examples, 'conversation')} held out",
         ),
         *speed_tiles(facts),
     ]
@@ -89,7 +89,8 @@ def _data_note(facts: RunFacts, details: dict[str, Any]) -> str:
         share = f"{data['validation_fraction']:g}"
         notes.append(f"A share of {share} is held out for validation, by a hash of the text before the first answer.")
     if unmarked := sum(each["unmarked"] for each in details["splits"].values()):
-        notes.append(f"{plural(unmarked, 'answer')} that the chat template does not mark as such are not trained on.")
+        are = "is" if unmarked == 1 else "are"
+        notes.append(f"{plural(unmarked, 'answer')} that the chat template does not mark as such {are} not trained on.")
     return " ".join([*notes, *describe_in_train(details, "question")])
 
 
@@ -97,7 +98,7 @@ def _plan(facts: RunFacts, plan: TuningPlan, details: dict[str, Any]) -> Pairs:
     packed = "packed, best fit first" if facts.job["data"]["packing"] else "one conversation each"
     windows = f"{count(plan.windows)} of {count(details['context'])} tokens, {packed}"
     own = [
-        ("Fill", f"{percent(plan.fill)} of the windows' tokens: {count(plan.examples)} conversations"),
+        ("Fill", f"{percent(plan.fill)} of the windows' tokens: {plural(plan.examples, 'conversation')}"),
         (
             "Tokens an epoch",
             f"{count(details['splits'][TRAIN]['tokens'])}, of which {count(plan.answer_tokens)} are answers'",
@@ -116,7 +117,7 @@ def _model(facts: RunFacts, encoded: str, details: dict[str, Any]) -> Pairs:
 
 def _card(facts: RunFacts, plan: TuningPlan) -> Card:
     job = facts.job
-    how = f"tuned from {begun_with(facts)} on {count(plan.examples)} conversations"
+    how = f"tuned from {begun_with(facts)} on {plural(plan.examples, 'conversation')}"
     summary = opening_sentence(facts, "causal language model that answers", how)
     matter = {"datasets": [job["data"]["path"]]} if job["data"]["source"] == "hub" else {}
     name = job["data"]["name"]
