@@ -36,7 +36,7 @@ def describe_decisions(details: Mapping[str, Any]) -> str:
         f"{text}; near duplicates: a similarity of at least {near.least_similarity:g}, or {near.least_contained:.0%} "
         f"contained in another document, by {near.ngram}-grams; {near.bands} bands of {near.rows} minima find "
         f"{near.found(near.least_similarity):.1%} of the pairs at {near.least_similarity:g}"
-        f"{_describe_comparisons(details['compared'])}"
+        f"{_describe_comparisons(details.get('compared'))}"
     )
 
 

@@ -293,7 +293,7 @@ EVALUATED = {"recipe", "data", "predictions", "clean_of"}
 SINGLE = {kind: each.role for kind, each in DATA_KINDS.items() if each.role}
 """Inputs of which a run has at most one: key in the record, and displayed name."""
 
-DECIDED = ("curation", "documents", "table", "kept_out")
+DECIDED = ("curation", "documents", "table", "compared", "kept_out")
 TOKENIZED = ("vocab_size", "trained_on", "taken_from")
 """Fields of the manifests of decisions, and of a tokenizer, that the record copies."""
 

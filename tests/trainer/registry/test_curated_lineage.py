@@ -10,10 +10,12 @@ from tests.headrace import headrace
 from tests.trainer.curated_runs import KEPT_OUT
 from tests.trainer.small_jobs import Finished
 from trainer.common.display import markdown_text, size
+from trainer.config.curation import NearConfig
 from trainer.curation.descriptions import describe_decisions
 from trainer.data.decisions import read_decisions
 from trainer.registry.facts import read_facts
 from trainer.registry.lineage import check, trace
+from trainer.registry.print_store import describe_lineage
 from trainer.registry.report import make_card, report_content
 from trainer.store.manifest import MANIFEST, write_manifest
 from trainer.store.storage import Store
@@ -58,6 +60,22 @@ def test_the_command_tells_what_stayed_and_what_was_kept_out(
     (file,) = details["kept_out"]["files"]
     assert "no 13-gram of words of 1 evaluation file:\n" in said
     assert f"sha256 {file['sha256']}  {curated.store.parent / KEPT_OUT} (text)\n" in said
+
+
+def test_the_search_for_near_duplicates_is_told_as_far_as_the_record_has_it(store: Store, curated: Finished) -> None:
+    key = decisions_of(store)
+    manifest = read_decisions(store, key)
+    curation = {**manifest.details["curation"], "near": NearConfig().model_dump()}
+    details = {**manifest.details, "curation": curation, "compared": {"pairs": 4, "incomplete": 0}}
+    write_manifest(store, key, manifest.model_copy(update={"details": details}))
+    store.delete(f"{curated.run}/lineage.json")
+    traced = trace(store, curated.run)
+    assert f"  {describe_decisions(details)}" in "\n".join(describe_lineage(traced, every_file=False))
+    assert "; 4 pairs compared" in describe_decisions(details)
+    (decided,) = traced["lineage"]["decisions"]
+    del decided["compared"]  # as in earlier records
+    (said,) = [line for line in describe_lineage(traced, every_file=False) if "near duplicates" in line]
+    assert said.endswith("of the pairs at 0.8")
 
 
 def test_decisions_that_changed_or_are_gone_are_named(
