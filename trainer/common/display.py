@@ -105,7 +105,7 @@ def duration(seconds: float | None) -> str:
 def size(value: float) -> str:
     """A number of bytes: 10.0 MiB."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if value < 1024:
+        if round(value, 1) < 1024:
             return f"{value:,.0f} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:,.1f} TiB"

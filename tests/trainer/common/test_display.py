@@ -53,6 +53,7 @@ from trainer.common.display import (
         (significant(2.5e7), "2.5e+07"),
         (significant(-1234.5), "−1,234"),
         (percent(0.40566), "40.6 %"),
+        (size(2**20 - 1), "1.0 MiB"),
         (percent(0.9998), "99.98 %"),
         (percent(1.0), "100 %"),
         (duration(0.000336), "0.336 ms"),
