@@ -30,6 +30,7 @@ from trainer.registry.content import (
     verdict_unmeasured,
 )
 from trainer.registry.facts import RunFacts
+from trainer.training.metrics_reader import ASKED_BY
 
 
 def describe_curation(facts: RunFacts) -> list[Block]:
@@ -143,7 +144,21 @@ def describe_harness(facts: RunFacts) -> list[Section]:
     )
     doubts = [Block(f"Doubtful: {doubt}") for doubt in result.asked.doubts]
     rows = [row for name, scores in result.groups.items() for row in _task_rows(name, scores, result.asked)]
-    return [Section("Results of lm-eval", [Block(note, Table(COLUMNS, rows, words=2)), *doubts])]
+    blocks = [Block(note, Table(COLUMNS, rows, words=2)), *doubts, *_changed_tasks(facts)]
+    return [Section("Results of lm-eval", blocks)]
+
+
+def _changed_tasks(facts: RunFacts) -> list[Block]:
+    """A note on tasks that were changed, or asked in another way, while the run was trained."""
+    changed, before = [], dict[str, str]()
+    for record in facts.of_kind(ASKED_BY):
+        names = sorted(name for name in before.keys() & record["by"].keys() if before[name] != record["by"][name])
+        changed += [f"{', '.join(names)} at step {count(record['step'])}"] if names else []
+        before = record["by"]
+    if not changed:
+        return []
+    note = f"Tasks, or the way in which they were asked, changed during training: {'; '.join(changed)}."
+    return [Block(f"{note} Their figures before and after that are not comparable, also in the curves.")]
 
 
 def index_harness(facts: RunFacts) -> list[dict[str, Any]]:

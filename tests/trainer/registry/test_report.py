@@ -27,8 +27,8 @@ from trainer.common.errors import ArtifactError, RunError
 from trainer.config.jobs import PipelineJob
 from trainer.data.step_plan import make_plan
 from trainer.kinds.kind import identify_run
-from trainer.records.basis import TextBasis
-from trainer.records.evaluations import Sample, Scores
+from trainer.records.basis import HarnessBasis, TextBasis
+from trainer.records.evaluations import Asked, Sample, Scores, Task
 from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.registry.report import make_report
@@ -266,6 +266,22 @@ def test_passes_are_those_of_a_final_model_that_is_an_earlier_checkpoint(store: 
     make_report(store, RUN)
     assert passes(store) == {name: f"{float(each) / 2:.3f}" for name, each in whole.items()}
     assert "Passes are those up to step 10, of the final model." in page(store)
+
+
+def test_tasks_that_changed_during_training_are_named(store: Store) -> None:
+    asked = Asked(lm_eval="1", tasks={"sums": Task(version="1", identity="b")})
+    result = a_result(
+        {}, by="task", key=f"{RUN}/harness.json", asked=asked, measured_on=HarnessBasis(harness={"sums": "b"}),
+        groups={"sums": Scores(figures={"acc": 0.5}, counts={"examples": 4})},
+    )  # fmt: skip
+    write_sealed(store, result.key, result.recorded())
+    records = [{"kind": "tasks", "step": 0, "by": {"sums": "a"}}, {"kind": "harness", "step": 0, "sums/acc": 0.25}]
+    write_records(store, records)
+    make_report(store, RUN)
+    assert "Results of lm-eval" in page(store) and "changed during training" not in page(store)
+    write_records(store, [*records, {"kind": "tasks", "step": 10, "by": {"sums": "b"}}])
+    make_report(store, RUN)
+    assert "changed during training: sums at step 10. Their figures" in page(store)
 
 
 def test_report_is_the_same_in_a_remote_store(store: Store) -> None:
