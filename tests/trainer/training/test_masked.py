@@ -119,6 +119,7 @@ def test_the_finished_model_is_measured_on_masks_that_never_change(
     assert found[0].measured_on == found[1].measured_on
     page = Store(str(store)).read_bytes(make_report(Store(str(store)), runs[0]).key).decode()
     assert "nats a hidden token" in page and "hidden tokens" in page
+    assert f"Finished model on {counts['tokens']:,} hidden tokens: " in page
     assert "pipeline_tag: fill-mask" in (store / runs[0] / "final" / "README.md").read_text()
 
 

@@ -63,7 +63,7 @@ def describe_pretraining(facts: RunFacts, plan: StepPlan) -> ReportContent:
     how = f"The finished model on held-out text, in windows of {count(facts.job['training']['context'])} tokens."
     return ReportContent(
         verdict=describe_loss(facts, unit),
-        evaluated=describe_scores(facts.evaluation, unit, "held-out tokens"),
+        evaluated=describe_scores(facts.evaluation, unit, "hidden tokens" if unit == HIDDEN else "held-out tokens"),
         tiles=_tiles(facts, plan),
         curves=standard_curves(unit, list(_second_figure(facts))),
         results=[
