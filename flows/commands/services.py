@@ -16,8 +16,9 @@ commands = typer.Typer()
 def up() -> None:
     """Start a Prefect server and a worker here, and deploy all flows.
 
-    The deployments' default jobs read sample corpora from data/raw in the current folder, which is created if it does
-    not exist, and write to data/store. Environment variables are the settings: PREFECT_HOME (database and logs;
+    The default jobs of the deployments that pretrain read sample corpora from data/raw in the current folder, which is
+    created if it does not exist; those of finetune and predict need what `make finetune` writes. All write to
+    data/store. Environment variables are the settings: PREFECT_HOME (database and logs;
     default: .prefect in the current folder), LISTEN, PORT, DB, SCHEDULES, NOTIFY, CREDENTIALS; see
     docs/how-to/deploy.md.
     """

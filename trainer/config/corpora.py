@@ -24,8 +24,8 @@ class CorpusConfig(Schema):
     format: Literal["text", "source", "lines", TableFormat] = Field(
         default="text",
         description="text: one document per file, or split at `separator`; source: one document per file, line ends "
-        "normalised; lines: one document per line; jsonl, csv, parquet: one document per record. .gz and .zst files "
-        "are decompressed",
+        "normalised; lines: one document per line; jsonl, csv, parquet: one document per record. .gz, .zst, "
+        ".bz2, .xz and .lzma files, and .zip files that hold one file, are decompressed",
     )
     text_field: str = Field(default="text", description="jsonl, csv, parquet: the field or column that holds the text")
     separator: str | None = Field(

@@ -49,8 +49,8 @@ class SplitsConfig(Schema):
     test: list[str] | None = Field(
         default=None,
         min_length=1,
-        description="the same for the test split, labelled or not, which is only predicted; default: the split named "
-        "test",
+        description="the same for the test split, which is never trained on: it is predicted and, if it has labels, "
+        "evaluated; default: the split named test",
     )
 
     @model_validator(mode="after")
@@ -339,7 +339,9 @@ class NewTextsConfig(Schema):
     )
     id_column: str | None = Field(default=None, description="the column with a text's id; default: the row number")
     max_length: int | None = Field(
-        default=None, ge=2, description="maximum tokens per text or pair; default: the tokenizer's limit"
+        default=None,
+        ge=2,
+        description="maximum tokens per text or pair; default: the tokenizer's limit, within the model's positions",
     )
     max_bad_records: int = Field(
         default=0, ge=0, description="invalid records that are skipped and counted; one more is an error"
