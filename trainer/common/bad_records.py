@@ -29,7 +29,7 @@ class BadRecords:
         if self.count > self._allowed:
             error = next(errors)
             raise RecordError(f"{self._where}{error}{_how_to_skip(self._allowed)}") from error
-        self.first += map(str, islice(errors, SHOWN - len(self.first)))
+        self.first += map(str, islice(errors, min(number, SHOWN - len(self.first))))
 
     def describe(self) -> str:
         """The number of bad records and the first ones, in one line."""

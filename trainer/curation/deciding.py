@@ -238,8 +238,9 @@ class CurationRun:
             if each.unit.corpus.name == corpus:
                 its_firsts, its_lasts = each.unit.read(self.store, borders, "firsts", "lasts")
                 for words, others, found in ((lasts, its_lasts, parts), (firsts, its_firsts, parts + 1)):
-                    _, at, row = np.intersect1d(found, each.documents, assume_unique=True, return_indices=True)
-                    words[at] = others[row]
+                    at = np.searchsorted(found, each.documents)
+                    row = np.flatnonzero(found[np.minimum(at, len(found) - 1)] == each.documents)
+                    words[at[row]] = others[row]
         across = self.overlap.across(lasts, firsts)
         self.shared[corpus].append(across[across != NOTHING])
         shared = parts[across != NOTHING]

@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -174,9 +174,10 @@ def find_shards(
 ) -> dict[int, tuple[str, ShardRecord]]:
     """Shards of `work` that exist with intact files, by number, each with the folder of its set."""
     found: dict[int, tuple[str, ShardRecord]] = {}
+    sizes = cache(store.sizes)  # one listing of a set for all of its shards
     for shard in work:
         record = read_record(store, f"{key}/{record_file(shard.number)}")
-        if record and record.fingerprint == shard.fingerprint and _intact(store, key, record, depth):
+        if record and record.fingerprint == shard.fingerprint and _intact(store, key, record, depth, sizes):
             found[shard.number] = key, record
     missing = {shard.fingerprint: shard.number for shard in work if shard.number not in found}
     for folder in _older_sets(store, key, corpus):
@@ -184,7 +185,7 @@ def find_shards(
             break
         for file in store.names(folder):
             record = read_record(store, f"{folder}/{file}") if re.fullmatch(r"shard-\d+\.json", file) else None
-            if record and record.fingerprint in missing and _intact(store, folder, record, depth):
+            if record and record.fingerprint in missing and _intact(store, folder, record, depth, sizes):
                 found[missing.pop(record.fingerprint)] = folder, record
     return found
 
@@ -195,7 +196,11 @@ def _older_sets(store: Store, key: str, corpus: str) -> list[str]:
     return [folder for folder in folders if folder != key]
 
 
-def _intact(store: Store, folder: str, record: ShardRecord, depth: Depth) -> bool:
+def _intact(
+    store: Store, folder: str, record: ShardRecord, depth: Depth, sizes: Callable[[str], Mapping[str, int]]
+) -> bool:
+    if depth == "sizes" and all(sizes(folder).get(file.name) == file.size for file in record.files):
+        return True
     manifest = make_manifest(KIND, record.fingerprint, record.files, {})
     return not find_damage(store, folder, manifest, depth)
 

@@ -12,6 +12,7 @@ the end-of-document id.
 
 import hashlib
 import json
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -216,7 +217,7 @@ class _SideWriter:
         self._dtype = token_dtype(tokenizer.max_id)
         self._max_id = tokenizer.max_id
         self._eos = np.array([tokenizer.eos_id], dtype=self._dtype).tobytes()
-        self._starts = [0]
+        self._starts = array("Q", [0])
         self._goes_on = False
         self.tokens = self.text_bytes = 0
 

@@ -357,7 +357,12 @@ def not_utf8(span: Span, offset: int, error: UnicodeDecodeError) -> RecordError:
 
 
 def line_names(span: Span) -> Callable[[int], str]:
-    """A function from a line's number in the span, from 1, to its location; counts the lines before the span once."""
+    """A function from a line's number in the span, from 1, to its location.
+
+    It counts the lines before the span once; far into a file, where that would take long, it gives the span's offset.
+    """
+    if span.start > MAX_RECORD:
+        return lambda number: f"{span.name}: line {number} after byte {span.start:,}"
 
     @cache
     def before() -> int:

@@ -1,5 +1,7 @@
 """Bad raw input: one clear message that names the file, the place and what was expected there."""
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.trainer.raw_files import PACKINGS, WHOLE, not_utf8_column, pieces_of, read_all
+from trainer.common.bad_records import BadRecords
 from trainer.common.errors import CorpusError, RecordError
 from trainer.data.readers import read_documents
 
@@ -66,6 +69,26 @@ def test_a_broken_json_line_in_a_later_piece_is_named_by_its_number_in_the_file(
     path.write_text('{"text": "a line of some length"}\n' * 200 + "{\n")
     assert len(pieces_of(path, 1024, format="jsonl")[1]) > 3
     assert "line 201: not valid JSON" in error_of(path, 1024, format="jsonl")
+
+
+def test_far_into_a_file_the_lines_before_a_piece_are_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a line of some length"}\n' * 200 + "{\n")
+    monkeypatch.setattr("trainer.data.tables.MAX_RECORD", 4096)
+    found = re.search(r"line (\d+) after byte ([\d,]+): not valid JSON", error_of(path, 1024, format="jsonl"))
+    assert found is not None
+    before = path.read_bytes()[: int(found[2].replace(",", ""))]
+    assert before.endswith(b"\n") and before.count(b"\n") + int(found[1]) == 201
+
+
+def test_errors_are_looked_for_only_if_there_are_bad_records() -> None:
+    def read() -> Iterator[RecordError]:
+        raise AssertionError("a whole split would be read")
+        yield
+
+    BadRecords(0).add_all(0, read())
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -20,6 +21,8 @@ from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.config.labelled import FinetuneJob
+from trainer.data.shard_building import find_shards
+from trainer.data.shards import read_record
 from trainer.kinds.pretraining.kind import evaluation_of
 from trainer.pipelines.any_kind import evaluate_checkpoint, train
 from trainer.pipelines.explain import Looking, ReadOnlyStore, explain_job
@@ -117,6 +120,16 @@ def test_a_changed_file_makes_its_shard_and_what_follows(place: Place) -> None:
     assert found["shards of code"].work.startswith(f"{kept} of 2 shards reused, {2 - kept} to build from ")
     assert actual == {name: stage.verdict == "reused" for name, stage in found.items()}
     assert {stage.key for stage in look(job).values()} >= {found["shards of code"].key, found["training"].key}
+
+
+def test_a_set_is_listed_once_for_all_of_its_shards(done: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, (folder,) = Store(str(done.store)), done.store.glob("shards/code-*")
+    records = [read_record(store, f"shards/{folder.name}/shard-{number:05d}.json") for number in range(2)]
+    work: Any = [SimpleNamespace(number=each.number, fingerprint=each.fingerprint) for each in records if each]
+    sizes, listed = Store.sizes, list[str]()
+    monkeypatch.setattr(Store, "sizes", lambda store, key: (listed.append(key), sizes(store, key))[1])
+    assert len(find_shards(store, f"shards/{folder.name}", "code", work, "sizes")) == 2
+    assert listed == [f"shards/{folder.name}"]
 
 
 def test_added_and_removed_files_are_counted_and_named(place: Place) -> None:
