@@ -115,7 +115,7 @@ class ClassScore(Record):
 class Classification(Record):
     """A split's confusion matrix (rows: labels, columns: predictions) and the metrics of each class.
 
-    The matrix is empty if several classes may apply to an example.
+    The matrix is empty if several classes may apply to an example, or if there are over a thousand.
     """
 
     confusion: list[list[Count]]

@@ -266,6 +266,15 @@ def test_another_models_single_label_may_apply_or_not() -> None:
     assert [line["probabilities"] for line in lines] == [{"toxic": 0.731059}, {"toxic": 0.268941}]
 
 
+def test_predictions_are_written_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores, ids = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32), [*"abcdefg"]
+    scores[4] = np.nan
+    whole = [[*prediction_lines(ids, scores, ["x", "y", "z"], several)] for several in (False, True)]
+    monkeypatch.setattr("trainer.kinds.labelled.measure.AT_ONCE", 6)
+    assert [[*prediction_lines(ids, scores, ["x", "y", "z"], several)] for several in (False, True)] == whole
+    assert [json.loads(line)["id"] for line in whole[0]] == ids
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_loss_is_that_of_transformers_whatever_the_ranks(job: FinetuneJob, ranks: int) -> None:
     work = Finetuning(job, Store(job.store), encode(job, silent()), ranks)

@@ -27,7 +27,7 @@ from tests.trainer.results import a_result
 from trainer.config.labelled import FinetuneJob
 from trainer.data.step_plan import make_tuning_plan
 from trainer.kinds.kind import identify_run
-from trainer.kinds.labelled.evaluate import classify
+from trainer.kinds.labelled.evaluate import MATRIX_CLASSES, classify
 from trainer.kinds.labelled.page import confusion_table
 from trainer.models.pretrained import Checkpoint, digest_files
 from trainer.records.sealed import read_sealed, write_sealed
@@ -332,6 +332,13 @@ def test_mistakes_are_counted_in_what_is_classified(things: str) -> None:
     )
     assert table.columns == ["Label", "Predicted", things, "Share of the label"]
     assert table.rows[0] == ["class-1", "class-2", "2", "100 %"]
+
+
+def test_of_very_many_classes_there_is_no_matrix() -> None:
+    for classes, rows in ((MATRIX_CLASSES, MATRIX_CLASSES), (MATRIX_CLASSES + 1, 0)):
+        labels = np.arange(classes)
+        found = classify(labels, labels, [f"class-{number}" for number in range(classes)])
+        assert len(found.confusion) == rows and found.classes[-1].f1 == 1
 
 
 def test_run_without_evaluation_or_metrics_is_reported(store: Store) -> None:

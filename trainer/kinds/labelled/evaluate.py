@@ -49,6 +49,9 @@ from trainer.training.parallelize import place_measured
 from trainer.training.runtime import Runtime
 from trainer.training.sharding import sharding_group
 
+MATRIX_CLASSES = 1000
+"""Most classes of which eval.json holds a confusion matrix, which then has a million numbers."""
+
 
 def classify_split(data: EncodedSplit, predicted: NDArray[Any], names: Sequence[str]) -> Classification:
     """The figures of each class, or of each entity type that word labels mark, on the labelled examples."""
@@ -64,12 +67,14 @@ def classify_split(data: EncodedSplit, predicted: NDArray[Any], names: Sequence[
 def classify(predicted: NDArray[Any], labels: NDArray[Any], names: Sequence[str]) -> Classification:
     """The confusion matrix (rows are labels, columns predictions) and each class's precision, recall, F1 and support.
 
-    There is no matrix if several classes may apply, because a mistake then does not replace one class by another.
+    There is no matrix if several classes may apply, because a mistake then does not replace one class by another, and
+    none for more than `MATRIX_CLASSES`.
     """
     classes = list(range(len(names)))
+    has_matrix = labels.ndim == 1 and len(names) <= MATRIX_CLASSES
     figures = precision_recall_fscore_support(labels, predicted, labels=classes, zero_division=0.0)
     return Classification(
-        confusion=[] if labels.ndim > 1 else confusion_matrix(labels, predicted, labels=classes).tolist(),
+        confusion=confusion_matrix(labels, predicted, labels=classes).tolist() if has_matrix else [],
         classes=_scores(zip(names, *figures, strict=True)),
     )
 

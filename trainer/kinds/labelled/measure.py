@@ -38,7 +38,7 @@ MOST_LISTED = 12
 """Most classes that a message lists."""
 
 AT_ONCE = 2**16
-"""Examples, or words, whose losses are computed together."""
+"""Examples, or words, whose losses are computed together; scores that are turned into text together."""
 
 
 @torch.no_grad()
@@ -190,15 +190,19 @@ def prediction_lines(
         for name, number, sure in zip(ids, logits[:, 0].tolist(), known, strict=True):
             yield json.dumps({"id": name, "prediction": number if sure else None}, ensure_ascii=False) + "\n"
         return
-    scores = torch.from_numpy(logits).double()
-    likely = scores.sigmoid() if several else scores.softmax(dim=1)
-    for name, chances, applies, sure in zip(ids, likely.tolist(), applying(logits).tolist(), known, strict=True):
-        line: dict[str, Any] = {"id": name, "prediction": None, "probabilities": None}
-        if sure:
-            chosen = [each for each, yes in zip(classes, applies, strict=True) if yes]
-            line["prediction"] = chosen if several else classes[chances.index(max(chances))]
-            line["probabilities"] = {each: round(chance, 6) for each, chance in zip(classes, chances, strict=True)}
-        yield json.dumps(line, ensure_ascii=False) + "\n"
+    many = max(1, AT_ONCE // max(1, logits.shape[1]))
+    for start in range(0, len(ids), many):
+        rows = slice(start, start + many)
+        scores = torch.from_numpy(logits[rows]).double()
+        likely = (scores.sigmoid() if several else scores.softmax(dim=1)).tolist()
+        apply = applying(logits[rows]).tolist()
+        for name, chances, applies, sure in zip(ids[rows], likely, apply, known[rows], strict=True):
+            line: dict[str, Any] = {"id": name, "prediction": None, "probabilities": None}
+            if sure:
+                chosen = [each for each, yes in zip(classes, applies, strict=True) if yes]
+                line["prediction"] = chosen if several else classes[chances.index(max(chances))]
+                line["probabilities"] = {each: round(chance, 6) for each, chance in zip(classes, chances, strict=True)}
+            yield json.dumps(line, ensure_ascii=False) + "\n"
 
 
 def example_losses(
