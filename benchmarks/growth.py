@@ -23,8 +23,10 @@ import numpy as np
 from benchmarks.curation import CURATION
 from benchmarks.jobs import job, raw_corpora
 from benchmarks.scale import open_all, publish, timed
+from tests.trainer.labelled_data import bert_folder
 from trainer.common.progress import silent
 from trainer.config.jobs import GarbageJob, PrepareJob
+from trainer.config.labelled import FinetuneJob
 from trainer.data.order import CorpusOrder, DataOrder
 from trainer.jobs import train
 from trainer.kinds.pretraining.kind import prepare
@@ -115,6 +117,22 @@ def of_documents(folder: Path, documents: int) -> Seconds:
     return prepared(preparation(folder, "jsonl", "jsonl"), folder / "raw" / "00000.jsonl")
 
 
+def of_examples(folder: Path, examples: int) -> Seconds:
+    """Time the encoding of labelled texts."""
+    source = texts(60)
+    for name, many in (("train", examples), ("validation", 100)):
+        rows = ({"text": next(source), "label": number % 2} for number in range(many))
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    files = {name: [str(folder / f"{name}.jsonl")] for name in ("train", "validation")}
+    values = {
+        "store": str(folder / "store"), "name": "text",
+        "data": {"name": "text", "source": "jsonl", "text_columns": ["text"], **files},
+        "model": {"pretrained": str(bert_folder(folder / "bert"))},
+        "training": {"epochs": 1, "global_batch": 8},
+    }  # fmt: skip
+    return {"encode": timed(partial(here(silent()), "encode", FinetuneJob.model_validate(values)))[1]}
+
+
 def of_decisions(folder: Path, documents: int) -> Seconds:
     write_documents(folder / "raw", documents, 1000, 100)
     time.sleep(2 * RACY_SECONDS)
@@ -203,6 +221,7 @@ PARTS: Mapping[str, Part] = {
     "bytes": Part("MB of text", (16, 64, 256, 1024), of_bytes),
     "files": Part("files of 1 kB", (1000, 4000, 16_000, 64_000), of_files),
     "documents": Part("documents of 200 bytes", (16_000, 64_000, 256_000, 1_024_000), of_documents),
+    "examples": Part("labelled examples", (8000, 32_000, 128_000, 512_000), of_examples),
     "decisions": Part("curated documents of 1 kB", (2000, 8000, 32_000, 128_000), of_decisions),
     "shards": Part("shards", (100, 1000, 10_000, 100_000), of_shards),
     "steps": Part("finished steps", (10**3, 10**5, 10**7, 10**9), of_steps),
