@@ -1,5 +1,6 @@
 """Continuations of prompts: the same for the same seed, and for prompts of any length."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -47,6 +48,14 @@ def test_the_same_seed_writes_the_same_and_another_writes_something_else(
     first, again, other = (write(model, tokenizer, "abc", "abd", seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert first != other
+
+
+def test_each_prompt_has_its_own_draws(model: PreTrainedModel, tokenizer: Tokenizer) -> None:
+    unsure = copy.deepcopy(model)
+    with torch.no_grad():
+        unsure.get_input_embeddings().weight.zero_()  # every token is as likely, whatever the prompt
+    prompts = [f"{letter}b" for letter in "acdefghijk"]
+    assert len(set(write(unsure, tokenizer, *prompts, temperature=1.0))) == len(prompts)
 
 
 def test_a_continuation_depends_on_its_own_prompt_only(model: PreTrainedModel, tokenizer: Tokenizer) -> None:

@@ -14,6 +14,7 @@ from trainer.common.progress import Progress
 from trainer.config.evaluation import EvaluationConfig
 from trainer.config.jobs import EvaluateJob
 from trainer.data.dataset import open_held_out
+from trainer.data.order import stable_key
 from trainer.data.shards import ShardSet, open_shards
 from trainer.evaluation.decontamination import clean_of
 from trainer.evaluation.measurement import Measurement
@@ -61,7 +62,7 @@ def continue_prompts(
             )  # fmt: skip
         tokens = continue_tokens(
             model, ids[-kept:], options.new_tokens, eos_id,
-            options.temperature, options.top_k, options.seed,
+            options.temperature, options.top_k, stable_key(options.seed, prompt),  # other draws for each prompt
         )  # fmt: skip
         return Sample(prompt=prompt, continuation=tokenizer.decode(tokens))
 
