@@ -72,7 +72,7 @@ def follow(arguments: Sequence[str], until: Callable[[], bool] | None = None) ->
                     seen[each.pid] = _look(each, seen.get(each.pid))
             time.sleep(LOOK_SECONDS)
         wall, status = time.monotonic() - started, process.poll()
-        if status if until is None else status is not None:
+        if status or (until and status is not None):
             raise RuntimeError(f"`headrace {' '.join(arguments)}` ended with {status}; run it to see why")
     finally:
         kill_all(process.pid)

@@ -199,10 +199,8 @@ def _older_sets(store: Store, key: str, corpus: str) -> list[str]:
 def _intact(
     store: Store, folder: str, record: ShardRecord, depth: Depth, sizes: Callable[[str], Mapping[str, int]]
 ) -> bool:
-    if depth == "sizes" and all(sizes(folder).get(file.name) == file.size for file in record.files):
-        return True
     manifest = make_manifest(KIND, record.fingerprint, record.files, {})
-    return not find_damage(store, folder, manifest, depth)
+    return not find_damage(store, folder, manifest, depth, sizes)
 
 
 def _take_over(store: Store, folder: str, key: str, record: ShardRecord, number: int) -> ShardRecord:

@@ -31,7 +31,7 @@ from trainer.evaluation.builtin_metrics import (
     marks_entities,
 )
 from trainer.records.evaluations import Criterion
-from trainer.records.shapes import EvaluationRecord
+from trainer.records.shapes import READ, EvaluationRecord
 from trainer.store.manifest import digest_file, fingerprint
 
 HUB = "hub:"
@@ -73,9 +73,7 @@ SMALLER_ENDINGS = ("loss", "error", "errors", "mse", "mae", "mape", "entropy", "
 """Words, and endings of words, in the names of figures of which a smaller value is better."""
 
 
-RESERVED = (
-    *EvaluationRecord.model_fields, "examples", "tokens", "answer_tokens", "text_bytes", "answer_bytes",
-)  # fmt: skip
+RESERVED = (*EvaluationRecord.model_fields, *READ)
 """The fields that the record of an evaluation during training has besides the metrics' figures."""
 
 

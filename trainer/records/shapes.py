@@ -246,6 +246,10 @@ class TrainRecord(Record):
     attempts: Count
 
 
+READ = ("tokens", "answer_tokens", "text_bytes", "answer_bytes", "examples")
+"""Counts of what an evaluation during training read, which its record has besides the metrics' figures."""
+
+
 class EvaluationRecord(Record):
     loss: Number
     corpora: dict[str, Number] = {}

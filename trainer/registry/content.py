@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from trainer.common.display import Pairs, Table, count, duration, number, percent, plural, short, significant, size
 from trainer.records.evaluations import best_by
+from trainer.records.shapes import READ
 from trainer.registry.curves import Curve
 from trainer.registry.facts import RecordedRun, RunFacts
 from trainer.store.names import FINAL
@@ -169,13 +170,9 @@ def measure_speed(facts: RecordedRun) -> Speed:
     )  # fmt: skip
 
 
-COUNTED = ("tokens", "answer_tokens", "text_bytes", "answer_bytes", "examples")
-"""Counts in the records of evaluations in training."""
-
-
 def read_in(evaluation: dict[str, Any]) -> list[Any]:
     """What an evaluation in training read, by its counts: a run may continue with another `during_training`."""
-    return [evaluation.get(name) for name in COUNTED]
+    return [evaluation.get(name) for name in READ]
 
 
 def find_comparison(facts: RunFacts) -> Comparison | None:

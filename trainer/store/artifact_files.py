@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,11 +52,17 @@ def named_by_content(name: str, sha256: str) -> str:
     return f"{stem}-{sha256[:16]}.{suffix}"
 
 
-def find_damage(store: Store, key: str, manifest: Manifest, depth: Depth = "all") -> dict[str, str]:
-    """Check the artifact's files; return the problems by file name."""
+def find_damage(
+    store: Store,
+    key: str,
+    manifest: Manifest,
+    depth: Depth = "all",
+    sizes: Callable[[str], Mapping[str, int]] | None = None,
+) -> dict[str, str]:
+    """Check the artifact's files; return the problems by file name. `sizes` lists a folder; by default the store does."""
     records = list(manifest.files)
     if depth == "sizes":  # one listing covers most files; the others are queried one by one
-        listed = store.sizes(key)
+        listed = (sizes or store.sizes)(key)
         records = [record for record in records if listed.get(record.name) != record.size]
     beyond = manifest.kind in LOADED_WHOLE
     with ThreadPoolExecutor() as pool:
