@@ -59,7 +59,7 @@ def find_damage(
     depth: Depth = "all",
     sizes: Callable[[str], Mapping[str, int]] | None = None,
 ) -> dict[str, str]:
-    """Check the artifact's files; return the problems by file name. `sizes` lists a folder; by default the store does."""
+    """Check the artifact's files; return the problems by file name. `sizes` lists a folder, by default the store's."""
     records = list(manifest.files)
     if depth == "sizes":  # one listing covers most files; the others are queried one by one
         listed = (sizes or store.sizes)(key)
