@@ -194,8 +194,9 @@ def take_generation_config(model: PreTrainedModel, path: str) -> None:
         try:
             model.generation_config = GenerationConfig.from_pretrained(path)
         except (OSError, ValueError, TypeError) as error:
-            problem = f"{path}: {GENERATION_CONFIG_NAME} cannot be read: {brief(error)}"
-            raise ConfigError(problem, is_transient(error)) from error
+            raise ConfigError(
+                f"{path}: {GENERATION_CONFIG_NAME} cannot be read: {brief(error)}", is_transient(error)
+            ) from error
 
 
 def model_from(config: PretrainedConfig, attention: str | None, kind: Any) -> PreTrainedModel:
