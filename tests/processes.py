@@ -229,10 +229,11 @@ def free_port() -> int:
 
 def free_ports(count: int) -> list[int]:
     """Different free ports below those that the kernel hands out by itself: a server that binds one seconds later does
-    not find a connection or another test's server there."""
+    not find a connection or another test's server there. Seeds that a test sets do not decide which: two test processes
+    with the same seed would take the same ports."""
     with ExitStack() as held:
         found: list[int] = []
-        for port in random.sample(range(20_000, 30_000), 1_000):
+        for port in random.SystemRandom().sample(range(20_000, 30_000), 1_000):
             with suppress(OSError):
                 held.enter_context(socket.socket()).bind(("127.0.0.1", port))
                 found.append(port)
