@@ -15,8 +15,8 @@ Advance = Callable[[int], None]
 
 @contextmanager
 def filling(advance: Advance, amount: int) -> Iterator[Advance]:
-    """Within a unit of this amount, pass on what is done, and at the end the rest: the texts of a file are only a part
-    of it, such as one of its columns.
+    """Count a unit's progress towards its amount; add what is missing at the end, because the texts of a file may be
+    only a part of it, such as one of its columns.
     """
     counted = 0
 

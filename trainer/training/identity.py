@@ -1,4 +1,4 @@
-"""A run's folder: its name, the settings and data that it depends on, and the refusal to continue it with others."""
+"""A run's key, identity and config.json; refuses to continue a run with other settings or data."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress

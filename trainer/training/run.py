@@ -281,7 +281,7 @@ def _open_log(
     criterion, goes_on = _criterion(workload, run), state.step < workload.plan.total_steps
     if goes_on and state.best_figure is not None and not state.judged_by(criterion):
         log.warning(
-            "the evaluation during training, or how its %s decides, has changed: results up to step %d no longer "
+            "the evaluation during training, or the rule for its %s, has changed: results up to step %d no longer "
             "count, and the best checkpoint is chosen among later ones",
             state.best_figure, state.step,
         )  # fmt: skip

@@ -147,7 +147,7 @@ def test_figures_on_both_sides_of_a_changed_task_or_evaluation_are_told_apart(
     write_questions(tmp_path / "tasks" / "questions.jsonl", QUESTIONS[:2])
     train(small_job(raw, stocked, evaluation__during_training=2, **changes), silent())
     assert "the lm-eval tasks tiny, " in caplog.text and "figures up to step 2 are not comparable" in caplog.text
-    assert "or how its loss decides, has changed: results up to step 2 no longer count" in caplog.text
+    assert "or the rule for its loss, has changed: results up to step 2 no longer count" in caplog.text
     first, second = records(stocked, "tasks")
     assert (first["step"], second["step"]) == (0, 2) and first["by"] != second["by"]
 
