@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from trainer.common.display import escaped, plain_score
+from trainer.common.display import escaped, plain_score, size
 from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob, PromoteJob, RollbackJob
 from trainer.config.labelled import PredictJob, TuningJob
 from trainer.kinds.labelled.predictions import describe
@@ -25,7 +25,7 @@ def show_prepared(job: PrepareJob, data: PreparedData) -> None:
     """Print where the prepared data is."""
     store = Store(job.store)
     for ref in [data.tokenizer, *data.shards]:
-        print(f"{'reused   ' if ref.reused else 'published'}  {store.path(ref.key)}  ({ref.size / 1e6:.1f} MB)")
+        print(f"{'reused   ' if ref.reused else 'published'}  {store.path(ref.key)}  ({size(ref.size)})")
 
 
 def show_run(job: PipelineJob, run: ArtifactRef) -> None:

@@ -10,6 +10,7 @@ from tasks.showing import TaskLogger, reused, showing
 from tasks.stage import run_stage
 from tasks.turns import DEVICES, TOKENIZATION, turn
 from trainer.common.bad_records import skipped_rows
+from trainer.common.display import size
 from trainer.config.jobs import PrepareJob
 from trainer.config.labelled import TuningJob
 from trainer.curation.descriptions import decision_rows, decision_warnings, describe_decisions
@@ -56,7 +57,7 @@ def run_step(name: str, job: Any, ranks: int = 0, **made: Any) -> ArtifactRef:
     if ref.reused:
         logger.info("reused %s: same inputs", ref.key)
     else:
-        logger.info("published %s (%.1f MB)", ref.key, ref.size / 1e6)
+        logger.info("published %s (%s)", ref.key, size(ref.size))
     return ref
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import TextIO
 
-from trainer.common.display import plural
+from trainer.common.display import plural, size
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def describe(update: Update) -> str:
 
 def _amount(value: float, unit: str) -> str:
     if unit == "B":
-        return f"{value / 1e6:.1f} MB"
+        return size(value)
     if isinstance(value, int):
         return plural(value, unit)
     return f"{value:,.0f} {unit}s" if value >= 100 else f"{value:.3g} {unit}s"

@@ -66,7 +66,7 @@ class Preflight(Record):
         """The plan in one line."""
         raw_bytes = sum(corpus.raw_bytes for corpus in self.corpora)
         return (
-            f"{plural(len(self.corpora), 'corpus', 'corpora')}, {raw_bytes / 1e6:.1f} MB raw, a model of "
+            f"{plural(len(self.corpora), 'corpus', 'corpora')}, {size(raw_bytes)} raw, a model of "
             f"{self.parameters / 1e6:.1f}M parameters, {plural(self.ranks, 'rank')}"
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from trainer.common.display import plural, show_json
+from trainer.common.display import plural, show_json, size
 from trainer.common.errors import StorageError
 from trainer.records.lease import is_held
 from trainer.records.run_names import DATA_FOLDERS
@@ -94,8 +94,8 @@ def _without_manifest(store: Store) -> Iterator[Leftover]:
             folders.setdefault(place["folder"], {})[place["file"] or ""] = entry
     for folder, files in folders.items():
         if MANIFEST not in files:
-            size, modified = sum(file.size for file in files.values()), max(file.modified for file in files.values())
-            yield Leftover("staged" if folder.startswith(STAGING) else "uncommitted", folder, size, modified)
+            held, modified = sum(file.size for file in files.values()), max(file.modified for file in files.values())
+            yield Leftover("staged" if folder.startswith(STAGING) else "uncommitted", folder, held, modified)
 
 
 def _is_of_a_held_run(store: Store, key: str) -> bool:
@@ -105,12 +105,12 @@ def _is_of_a_held_run(store: Store, key: str) -> bool:
 
 def describe(found: Leftover | Garbage) -> str:
     """One line: kind, size, time of the last write, and key."""
-    return f"{found.what:<16}{found.size / 1e6:>12,.1f} MB  {found.modified:%Y-%m-%d %H:%M} UTC  {found.key}"
+    return f"{found.what:<16}{size(found.size):>12}  {found.modified:%Y-%m-%d %H:%M} UTC  {found.key}"
 
 
 def sum_up(found: Sequence[Leftover | Garbage], removed: bool, nouns: Nouns, how: str) -> str:
     """One line: number, total size, and whether they were removed, or `how` to remove them."""
-    total = f"{plural(len(found), *nouns)}, {sum(each.size for each in found) / 1e6:,.1f} MB"
+    total = f"{plural(len(found), *nouns)}, {size(sum(each.size for each in found))}"
     return f"{total}: removed" if removed else f"{total}{f'; {how} removes them' if found else ''}"
 
 

@@ -29,9 +29,9 @@ class Terminal(io.StringIO):
         (Update("train", 299, 300, "step", 299.0), "train: 299 of 300 steps (99%), 1 steps/s, 1 s left"),
         (Update("order", 1, 1, "part", 0.5, finished=True), "order: 1 of 1 part (100%), 2 parts/s"),
         (Update("find", 1200, None, "row", 100.0), "find: 1,200 rows, 12 rows/s"),
-        (Update("read", 5_000_000, None, "B", 2.0), "read: 5.0 MB, 2.5 MB/s"),
-        (Update("read", 0, 1_000_000, "B", 2.0), "read: 0.0 MB of 1.0 MB (0%), 0.0 MB/s"),
-        (Update("read", 0, 0, "B", 0.0), "read: 0.0 MB, 0.0 MB/s"),
+        (Update("read", 5_000_000, None, "B", 2.0), "read: 4.8 MiB, 2.4 MiB/s"),
+        (Update("read", 0, 1_000_000, "B", 2.0), "read: 0 bytes of 976.6 KiB (0%), 0 bytes/s"),
+        (Update("read", 0, 0, "B", 0.0), "read: 0 bytes, 0 bytes/s"),
     ],
 )
 def test_a_line_says_how_far_how_fast_and_how_long(update: Update, line: str) -> None:

@@ -96,10 +96,10 @@ def test_half_an_upload_is_found_and_given_up(s3: S3Server, capsys: pytest.Captu
         upload = fs.call_s3("create_multipart_upload", Bucket=bucket, Key=key)["UploadId"]
         fs.call_s3("upload_part", Bucket=bucket, Key=key, UploadId=upload, PartNumber=1, Body=b"x" * 5_000_000)
     assert headrace("leftovers", url, "--older-than", "0") == 0
-    assert "partial upload           5.0 MB" in capsys.readouterr().out
+    assert "partial upload       4.8 MiB" in capsys.readouterr().out
     assert len(Store(url).unfinished_uploads()) == 1
     assert headrace("leftovers", url, "--older-than", "0", "--remove") == 0
-    assert "1 leftover, 5.0 MB: removed" in capsys.readouterr().out
+    assert "1 leftover, 4.8 MiB: removed" in capsys.readouterr().out
     assert Store(url).unfinished_uploads() == []
     assert len(Store(f"{url}-other").unfinished_uploads()) == 1
 
@@ -121,10 +121,10 @@ def test_the_command_removes_only_when_it_is_told_to(tmp_path: Path, capsys: pyt
     half.parent.mkdir(parents=True)
     half.write_bytes(b"half")
     assert headrace("leftovers", str(tmp_path)) == 0
-    assert capsys.readouterr().out == "0 leftovers, 0.0 MB\n"
+    assert capsys.readouterr().out == "0 leftovers, 0 bytes\n"
     os.utime(half, (0, time.time() - 2 * 86400))
     assert headrace("leftovers", str(tmp_path)) == 0
-    assert half.exists() and "1 leftover, 0.0 MB; --remove removes them" in capsys.readouterr().out
+    assert half.exists() and "1 leftover, 4 bytes; --remove removes them" in capsys.readouterr().out
     assert headrace("leftovers", str(tmp_path), "--remove") == 0
     assert not half.parent.exists() and "uncommitted" in capsys.readouterr().out
     assert headrace("leftovers", "s3://no-such-bucket-anywhere") == 2
