@@ -17,6 +17,7 @@ costs the same at any step.
 """
 
 import hashlib
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -202,7 +203,7 @@ class DataOrder:
 def _shares(weights: Sequence[float]) -> list[int]:
     """Share of each corpus among itself and the later ones, in units of 2**-RESOLUTION_BITS; the last has all."""
     unit = 1 << RESOLUTION_BITS
-    remaining = [sum(weights[number:]) for number in range(len(weights))]
+    remaining = [math.fsum(weights[number:]) for number in range(len(weights))]  # `sum` rounds otherwise since 3.12
     shares = [round(weight / rest * unit) for weight, rest in zip(weights, remaining, strict=True)]
     return [*(min(max(share, 1), unit - 1) for share in shares[:-1]), unit]
 

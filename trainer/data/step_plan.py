@@ -1,6 +1,7 @@
 """The step plan: a run's windows, steps and tokens, and each corpus's probability; the trainer checks that it holds."""
 
 import logging
+import math
 from collections.abc import Mapping
 
 from trainer.common.display import plural
@@ -53,11 +54,13 @@ def make_plan(
     plan = plan_batches(training, sum(windows.values()), ranks)
     counts = {shards.details["corpus"]: shards.details["totals"] for shards in shard_sets}
     weights = {name: counts[name]["tokens"] ** training.alpha for name in windows}
-    probability = {name: weight / sum(weights.values()) for name, weight in weights.items()}
+    whole = math.fsum(weights.values())  # `sum` rounds otherwise since Python 3.12
+    probability = {name: weight / whole for name, weight in weights.items()}
     total = sum(counts[name]["tokens"] for name in windows)
     per_window = {
         name: training.context if packed is None else counts[name]["tokens"] / windows[name] for name in windows
     }
+    tokens_per_window = [probability[name] * per_window[name] for name in windows]
     return StepPlan(
         corpora=[
             CorpusPlan(
@@ -73,7 +76,7 @@ def make_plan(
             for name in windows
         ],
         windows=sum(windows.values()),
-        tokens_per_step=round(training.global_batch * sum(probability[name] * per_window[name] for name in windows)),
+        tokens_per_step=round(training.global_batch * math.fsum(tokens_per_window)),
         fill=None if packed is None else total / (sum(windows.values()) * training.context),
         **plan.model_dump(),
     )
