@@ -140,6 +140,26 @@ def work():
     wait_until(lambda: not Path(f"/proc/{ended.stdout.strip()}").exists(), seconds=10)
 
 
+def test_a_command_that_can_start_no_thread_is_ended_in_time() -> None:
+    """As when Python 3.12 waits for the threads of a command that has ended."""
+    ended = command(
+        "work",
+        """
+from trainer.common.stopping import on_forced_end
+def refuse(thread):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+def work():
+    threading.Thread(target=time.sleep, args=(50,)).start()
+    threading.Thread.start = refuse
+    on_forced_end(lambda: None)
+    ask()
+    check_stop()
+""",
+        latest=0.5,
+    )
+    assert ended.status == EXIT_PREEMPTED and "forced to stop after 0.5 s" in ended.stderr, ended
+
+
 def test_what_must_come_to_its_end_does_however_long_it_takes() -> None:
     ended = command(
         "work",

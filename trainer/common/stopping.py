@@ -247,9 +247,11 @@ def on_forced_end(call: Callable[[], None]) -> None:
 
 
 def _notify_of_end() -> None:
-    threads = [threading.Thread(target=call, daemon=True) for call in _called_at_end]
-    for each in threads:
-        each.start()
+    threads: list[threading.Thread] = []
+    for call in _called_at_end:
+        with suppress(RuntimeError):  # at the limit of threads, or while Python 3.12 ends the interpreter
+            (each := threading.Thread(target=call, daemon=True)).start()
+            threads.append(each)
     end = time.monotonic() + FORCED_END_SECONDS
     for each in threads:
         each.join(max(0.0, end - time.monotonic()))
