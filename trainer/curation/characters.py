@@ -12,9 +12,6 @@ Points = NDArray[np.uint8] | NDArray[np.uint32]
 Positions = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 
-UNICODE = unicodedata.unidata_version
-"""Part of measures' identity: another version has more letters, so words and measures may differ."""
-
 LINE_END, SPACE, OTHER, APOSTROPHE, HYPHEN, UNDERSCORE, NUMBER, MARK, LETTER, ALONE = range(10)
 """Kinds of characters. Kinds before OTHER are white space; runs of kinds from UNDERSCORE on are words.
 

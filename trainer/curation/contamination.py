@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 
 from trainer.common.errors import CorpusError
 from trainer.config.curation import DecontaminateConfig, TransformConfig
-from trainer.curation.characters import UNICODE, Hashes, Positions
+from trainer.curation.characters import Hashes, Positions
 from trainer.curation.evaluation_sets import EvaluationSet, read_examples
 from trainer.curation.measures import Batch, Measure, Rows
 from trainer.curation.texts import MATCHING, Texts, matching, matching_words, shingles_of, starts_of
 from trainer.curation.units import is_intact, read_all, read_arrays, write_arrays
-from trainer.data.decisions import transform_options
+from trainer.data.decisions import UNICODE, transform_options
 from trainer.data.shards import batches, text_bytes
 from trainer.data.sources import named_reading, reading_options
 from trainer.store.manifest import fingerprint

@@ -29,9 +29,9 @@ from trainer.config.curation import (
     Rule,
     ScoreRule,
 )
-from trainer.curation.characters import UNICODE
 from trainer.curation.functions import digest_sources, load_function
 from trainer.curation.texts import Texts, matching
+from trainer.data.decisions import UNICODE
 from trainer.data.pieces import Piece
 from trainer.data.readers import Document
 from trainer.store.manifest import fingerprint

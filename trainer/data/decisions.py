@@ -43,6 +43,11 @@ log = logging.getLogger(__name__)
 TRANSFORM_FORMAT = 3
 """Increase it when a transformation gives other text, so that artifacts of the old text are not reused."""
 
+UNICODE = unicodedata.unidata_version
+"""Part of the identity of transformed text and of measures: another version of Python may know more letters and marks,
+so normal forms, words and the ends of addresses may differ.
+"""
+
 EMAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 """The lookbehind allows matches only at the beginning of a run: otherwise every character would be tried as a start."""
 
@@ -232,7 +237,7 @@ def identities(pieces: Sequence[Piece]) -> list[list[Any]]:
 
 def transform_options(transform: TransformConfig | None) -> list[Any]:
     """What a shard's bytes depend on besides raw text and decisions; empty without transformations."""
-    return [TRANSFORM_FORMAT, transform.model_dump()] if transform else []
+    return [TRANSFORM_FORMAT, UNICODE, transform.model_dump()] if transform else []
 
 
 def decisions_behind(made: Manifest) -> list[str]:

@@ -9,6 +9,7 @@ from tests.trainer.curating import decide, job_on, prose, reasons_of
 from tests.trainer.made import prepare
 from trainer.common.progress import silent
 from trainer.config.curation import TransformConfig
+from trainer.data import decisions
 from trainer.data.decisions import transformed
 from trainer.data.readers import Document
 from trainer.data.shards import open_shards
@@ -78,3 +79,13 @@ def test_duplicates_are_those_of_what_is_made_of_the_text(tmp_path: Path) -> Non
     for mask, expected in (([], "kept"), (["email"], "exact duplicate")):
         job = job_on(tmp_path, texts, {"transform": {"mask": mask}})
         assert reasons_of(job, decide(job).key, "one") == ["kept", expected]
+
+
+def test_shards_of_transformed_text_belong_to_one_version_of_unicode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.12 knows the letter \U0001e030, and writes it as \u0430 in the form NFKC; Python 3.11 keeps it."""
+    job = job_on(tmp_path, [" ".join(prose(0, 60))], {"transform": {"unicode": "NFKC"}})
+    (shards,) = prepare(job, silent()).shards
+    monkeypatch.setattr(decisions, "UNICODE", "0.0.0")
+    assert prepare(job, silent()).shards[0].key != shards.key
