@@ -46,7 +46,8 @@ AWAY = (
 TRANSPORT = {
     ("botocore.exceptions", "ConnectionError"), ("botocore.exceptions", "HTTPClientError"),
     ("botocore.exceptions", "IncompleteReadError"), ("botocore.exceptions", "CredentialRetrievalError"),
-    ("aiohttp.client_exceptions", "ClientError"), ("httpx2", "RemoteProtocolError"),
+    ("aiohttp.client_exceptions", "ClientError"),
+    ("httpx", "RemoteProtocolError"), ("httpx2", "RemoteProtocolError"),  # which one depends on the hub's library
 }  # fmt: skip
 """Connection errors of libraries that may not be loaded, so by name."""
 LASTING = {

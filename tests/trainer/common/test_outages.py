@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -64,6 +65,11 @@ def test_what_passes_is_tried_again_after_growing_pauses(monkeypatch: pytest.Mon
 def test_what_does_not_pass_is_raised_at_once(error: Exception) -> None:
     with pytest.raises(type(error)):
         retry_transient(failing(1, error))
+
+
+@pytest.mark.parametrize("library", ["httpx", "httpx2"])
+def test_an_answer_that_breaks_off_passes_with_each_library_of_the_hub(library: str) -> None:
+    assert is_transient(import_module(library).RemoteProtocolError("peer closed connection"))
 
 
 def test_it_is_given_up_when_patience_ends(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
