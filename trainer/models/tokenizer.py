@@ -12,7 +12,7 @@ import secrets
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -319,7 +319,7 @@ def mask_tokens(tokenizer: TokenizerInfo, named: str | None) -> MaskTokens:
         )
     special, continues = np.zeros(tokenizer.vocab_size, dtype=np.bool_), np.zeros(tokenizer.vocab_size, dtype=np.bool_)
     special[list(special_ids)] = True
-    rule = _rule(description, vocab)
+    rule = _rule(description)
     for token, number in vocab.items():
         continues[number] = rule(token)
     known = np.zeros(tokenizer.vocab_size, dtype=np.bool_)
@@ -327,12 +327,15 @@ def mask_tokens(tokenizer: TokenizerInfo, named: str | None) -> MaskTokens:
     return MaskTokens(mask_id, special, continues & ~special, np.flatnonzero(known & ~special))
 
 
-def _rule(description: dict[str, Any], vocab: Collection[str]) -> Callable[[str], bool]:
+def _rule(description: dict[str, Any]) -> Callable[[str], bool]:
     """The function that decides whether a token of this tokenizer continues the word before it."""
     if prefix := description["model"].get("continuing_subword_prefix"):
         return lambda token: token.startswith(prefix)
-    if any(token.startswith(SPACE_MARK) for token in vocab):
-        return lambda token: not token.startswith(SPACE_MARK)
     as_text = {token["content"] for token in description.get("added_tokens", [])}
-    written = bytes_of if is_byte_level(description) else str.encode
+    written = bytes_of if is_byte_level(description) else _bytes_written  # a mark for a space is no letter
     return lambda token: continues_word(token.encode() if token in as_text else written(token))
+
+
+def _bytes_written(token: str) -> bytes:
+    """The bytes of a token that is written as text, or of one such as <0xE4>, which stands for a byte."""
+    return bytes.fromhex(token[3:5]) if BYTE_FALLBACK.fullmatch(token) else token.encode()

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from tests.trainer.labelled_data import bert_folder
 from tests.trainer.small_tokenizers import byte_level_bpe
@@ -87,14 +88,18 @@ def words_of(text: str, vocab_size: int) -> list[str]:
     """What is hidden together of a text by a byte-level tokenizer."""
     bpe = byte_level_bpe(vocab_size)
     bpe.add_special_tokens(["<mask>"])
-    continues = mask_tokens(info(bpe.to_str()), None).continues
+    return words_in(bpe, text)
+
+
+def words_in(tokenizer: Tokenizer, text: str) -> list[str]:
+    continues = mask_tokens(info(tokenizer.to_str()), None).continues
     words: list[list[int]] = []
-    for number in bpe.encode(text).ids:
+    for number in tokenizer.encode(text).ids:
         if continues[number] and words:
             words[-1].append(number)
         else:
             words.append([number])
-    return [bpe.decode(word) for word in words]
+    return [tokenizer.decode(word) for word in words]
 
 
 @pytest.mark.parametrize("vocab_size", [300, 500])
@@ -118,3 +123,17 @@ SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 def info(text: str) -> TokenizerInfo:
     return TokenizerInfo(json=text, sha256="", eos_id=0, max_id=max(vocabulary(text).values()))
+
+
+@pytest.mark.parametrize("byte_fallback", [False, True])
+def test_an_ideograph_is_a_word_of_a_vocabulary_with_marks_for_spaces(byte_fallback: bool) -> None:
+    text = "the cat, 学习。中文 한국어"
+    known = "".join(sorted({*text} - {" ", "学"} if byte_fallback else {*text} - {" "}))
+    pieces = ["<unk>", "<mask>", "▁", "▁the", *known, *(f"<0x{byte:02X}>" for byte in range(256) if byte_fallback)]
+    model = models.Unigram([(piece, -1.0) for piece in pieces], 0, byte_fallback)
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace(), decoders.Fuse()])
+    tokenizer.add_special_tokens(["<mask>"])
+    words = words_in(tokenizer, text)
+    assert [word for word in words if word.strip()] == ["the", "cat", ",", *"学习。中文", "한국어"]
