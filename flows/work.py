@@ -17,6 +17,7 @@ from flows.schemas import TITLE, read_with, reader_of, schema_for, schema_of
 from flows.seeds import run_seeds, with_seeds
 from flows.temporary_server import start_loading
 from tasks.stage import load_early
+from trainer.common.display import escape_unprintable
 from trainer.common.errors import EXIT_PREEMPTED, ConfigError, PipelineError, Preempted
 from trainer.common.process import loading, print_error
 from trainer.common.stopping import check_stop, leave, stoppable
@@ -92,6 +93,7 @@ def _needed_first(job: BaseModel) -> list[str] | None:
 
 def status_of(work: Callable[[], int | None]) -> int:
     """Run a command's work; return its status, or print its error's message and return the error's status."""
+    escape_unprintable()
     try:
         with stoppable():
             check_stop()

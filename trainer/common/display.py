@@ -4,11 +4,13 @@ The `z` of a format keeps a rounded negative value from being shown as -0.
 """
 
 import difflib
+import io
 import json
 import math
 import os
 import re
 import sys
+import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -135,6 +137,12 @@ def escaped(text: str) -> str:
     return CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text) if sys.stdout.isatty() else text
 
 
+def escape_unprintable() -> None:
+    """Print characters that the terminal's encoding lacks as escapes, as Python does on standard error."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def show(text: str) -> None:
     """Print a text, `escaped`; a reader that stops early, such as `head`, is not an error."""
     try:
@@ -169,7 +177,8 @@ def suggest_nearest(name: str, known: Sequence[str]) -> str:
 def show_json(value: Any) -> None:
     """Print a value as JSON: models and named tuples as objects, times in ISO 8601, NaN and infinities as null."""
     plain = to_jsonable_python(_named(value), inf_nan_mode="null")
-    show(json.dumps(plain, indent=2, ensure_ascii=False) + "\n")
+    is_unicode = str(sys.stdout.encoding).lower().startswith("utf")  # else JSON's escapes, not those of `show`
+    show(json.dumps(plain, indent=2, ensure_ascii=not is_unicode) + "\n")
 
 
 def _named(value: Any) -> Any:
@@ -211,12 +220,22 @@ def markdown_table(table: Table) -> str:
 def text_table(table: Table) -> str:
     """A table as lines of text, with numbers right-aligned."""
     rows = [table.columns, *table.rows, *([table.total] if table.total else [])]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    sides = ["<" if place < table.words else ">" for place in range(len(widths))]
-    lines = [
-        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)) for row in rows
-    ]
+    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
+
+    def padded(place: int, cell: str) -> str:
+        space = " " * (widths[place] - _width(cell))
+        return cell + space if place < table.words else space + cell
+
+    lines = ["  ".join(padded(place, cell) for place, cell in enumerate(row)) for row in rows]
     return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def _width(text: str) -> int:
+    """The columns that a text takes in a terminal: two for a wide character, as in Chinese, none for an accent."""
+    return sum(
+        0 if unicodedata.category(each) in ("Mn", "Me", "Cf") else 1 + (unicodedata.east_asian_width(each) in "WF")
+        for each in text
+    )
 
 
 def text_pairs(pairs: Iterable[tuple[str, str]]) -> list[str]:

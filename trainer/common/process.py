@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
+from trainer.common.display import escape_unprintable
 from trainer.common.errors import EXIT_PREEMPTED, ConfigError, FirstRankFailed, PipelineError, Preempted
 from trainer.common.stopping import check_stop, stoppable
 from trainer.common.transient import exit_status
@@ -167,6 +168,7 @@ def own_rank() -> int | None:
 
 def on_rank(work: Callable[[], None]) -> int:
     """Do a command's work; return 0, 2 on bad input, 75 if it can be continued, 1 on other errors. Prints errors."""
+    escape_unprintable()
     try:
         with stoppable():
             check_stop()

@@ -1,5 +1,6 @@
 """Numbers as people read them."""
 
+import json
 import math
 import os
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import pytest
 
 from trainer.common.display import (
+    Table,
     duration,
     number,
     percent,
@@ -18,6 +20,7 @@ from trainer.common.display import (
     short,
     significant,
     size,
+    text_table,
 )
 
 
@@ -83,3 +86,22 @@ def test_texts_cannot_control_a_terminal() -> None:
     assert os.read(ours, 1000).decode() == r"a\x1b]0;title\x07\x9b2J\r b" + "\tc"
     os.close(ours)
     assert subprocess.run(program, capture_output=True, check=True).stdout.decode() == text
+
+
+def test_characters_that_the_terminal_lacks_are_printed_as_escapes() -> None:
+    program = (
+        "from trainer.common.display import *; escape_unprintable(); show('é –\\n'); show_json(['é', '\\U0001f600'])"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        check=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    ).stdout
+    text, _, values = printed.decode("ascii").partition("\n")
+    assert text == r"\xe9 \u2013" and json.loads(values) == ["é", "\U0001f600"]
+
+
+def test_columns_are_aligned_by_the_width_of_their_characters() -> None:
+    table = Table(["class", "n"], [["中文", "1"], ["e\u0301", "1"], ["abcd", "10"]])
+    assert text_table(table) == "class   n\n中文    1\ne\u0301       1\nabcd   10\n"
