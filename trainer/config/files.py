@@ -63,6 +63,12 @@ def parse_json(text: str) -> Any:
 class _Loader(yaml.SafeLoader):
     """Detects duplicate keys while a mapping is parsed, before `<<` merges in keys that may be overridden."""
 
+    def scan_flow_scalar(self, style: str) -> Any:
+        """A quoted text; two escapes that are a surrogate pair, as in JSON, are one character."""
+        token: Any = super().scan_flow_scalar(style)
+        token.value = token.value.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+        return token
+
     def compose_mapping_node(self, anchor: Any) -> Any:
         node = super().compose_mapping_node(anchor)
         lines: dict[Hashable, int] = {}

@@ -75,9 +75,22 @@ TEXTS = {
 
 
 class Schema(BaseModel):
-    """Base schema: frozen; unknown keys and credentials in addresses are errors."""
+    """Base schema: frozen; unknown keys, texts that are not valid Unicode and credentials in addresses are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+
+    @field_validator("*")
+    @classmethod
+    def _is_unicode(cls, value: Any) -> Any:
+        for text in _texts_in(value):
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise ValueError(
+                    f"{text[:60]!a} is not valid Unicode at character {error.start}, as a byte that is not UTF-8, or "
+                    "half of a surrogate pair; correct it"
+                ) from error
+        return value
 
     @field_validator("*")
     @classmethod

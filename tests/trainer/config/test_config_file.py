@@ -168,6 +168,17 @@ def test_only_true_and_false_are_booleans_and_no_text_is_a_date(text: str, tmp_p
     assert read_values(str(path)) == {"store": text, text: [text]}
 
 
+def test_two_escapes_of_a_surrogate_pair_are_one_character_as_in_json(config: Path) -> None:
+    job = load_job(PipelineJob, str(config), ['evaluation.prompts=["a\\ud83d\\ude00", "\\ufeffb"]'])
+    assert job.evaluation.prompts == ["a\U0001f600", "\ufeffb"]
+
+
+@pytest.mark.parametrize("word", ['evaluation.prompts=["once", "\\ud83d"]', "store=\ud83d"])
+def test_half_of_a_surrogate_pair_is_refused(word: str, config: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'\\ud83d' is not valid Unicode at character 0"):
+        load_job(PipelineJob, str(config), [word])
+
+
 @pytest.mark.parametrize(("text", "meant"), [("true", True), ("False", False), ("yes", True), ("off", False)])
 def test_a_boolean_field_takes_each_spelling(text: str, meant: bool, config: Path) -> None:
     assert load_job(PipelineJob, str(config), [f"training.compile={text}"]).training.compile is meant
