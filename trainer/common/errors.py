@@ -44,7 +44,8 @@ class PipelineError(Exception):
     """An error that the user can correct, or that is transient; reported as a message without a traceback."""
 
     def __init__(self, message: str, transient: bool = False, waited_for: bool = False) -> None:
-        super().__init__(redacted(message))
+        # A quoted name may contain half of a surrogate pair, which neither a log nor a record can hold.
+        super().__init__(redacted(message).encode(errors="backslashreplace").decode())
         self.transient, self.waited_for = transient, waited_for
 
 

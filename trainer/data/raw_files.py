@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 from typing import IO, Any, Protocol, cast
+from unicodedata import normalize
 
 import fsspec
 from fsspec.compression import compr
@@ -76,9 +77,13 @@ def delimiter_hint(header: Sequence[str], wanted: Sequence[str]) -> str:
 
 
 def spelling_hint(columns: Iterable[str], wanted: str) -> str:
-    """A hint for a missing column: one that differs from it in blanks, quotes or case."""
-    like = (name for name in columns if name.strip(' "').casefold() == wanted.strip().casefold())
-    return next((f"; did you mean {name!r}?" for name in like), "")
+    """A hint for a missing column: one that differs from it in blanks, quotes, case or its form in Unicode."""
+    form = normalize("NFC", wanted.strip().casefold())
+    for name in columns:
+        if normalize("NFC", name.strip(' "').casefold()) == form:
+            looks_alike = normalize("NFC", name) == normalize("NFC", wanted)  # escapes show the difference
+            return f"; did you mean {ascii(name) if looks_alike else repr(name)}?"
+    return ""
 
 
 def csv_hint(path: str) -> str:

@@ -158,6 +158,18 @@ def test_a_column_whose_name_differs_in_blanks_or_case_is_named(tmp_path: Path) 
     )
 
 
+@pytest.mark.parametrize(("form", "content"), [("csv", "e\u0301,n\na,1\n"), ("jsonl", '{"e\u0301": "a"}\n')])
+def test_a_column_whose_name_only_looks_alike_is_named_with_escapes(form: str, content: str, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text(content)
+    assert r"; did you mean 'e\u0301'?" in error_of(tmp_path / "a", format=form, text_field="\u00e9")
+
+
+def test_the_message_about_a_record_can_be_written_whatever_its_fields_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"\\ud800": "a"}\n')
+    _, (message,) = read_leniently(tmp_path / "a.jsonl", format="jsonl")
+    assert r"it has \ud800;" in message and message.encode()
+
+
 def test_a_csv_row_with_other_columns_than_the_first_is_named_by_its_line(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text('text,n\n"one\ntwo",1\nthree\n')
