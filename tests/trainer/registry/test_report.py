@@ -136,6 +136,7 @@ def test_page_shows_hostile_text_as_text(store: Store) -> None:
     assert "<script" not in text
     assert "<b>.txt" not in text
     assert "<i>CPU" not in text
+    assert '<pre dir="auto"><b>' in text, "a text in Hebrew is read from right to left"
     assert (
         "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; &amp; &#34;quoted&#34;\n\tindented</b>once  upon\n    a time"
         in text
