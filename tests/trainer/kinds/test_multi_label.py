@@ -158,6 +158,8 @@ def test_integers_are_ids_and_bad_labels_name_their_line(tmp_path: Path) -> None
             r"holds 'a\|b'; set label_separator to '\|' if that separates labels, or to ',' if it is part of a label",
         ),
         ("a;b", "set label_separator to ';'"),
+        ("a、b", "set label_separator to '、'"),
+        ("a،b", "set label_separator to '،'"),
         ("\"['a', 'b']\"", "a list written as text"),
     ],
 )

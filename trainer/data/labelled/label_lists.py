@@ -13,8 +13,8 @@ from trainer.config.labelled import LabelledDataConfig
 from trainer.data.encoded import IGNORED
 from trainer.data.labelled.labels import UNLABELLED, Label, Labels, find_labels, plain_label, read_label
 
-OTHER_SEPARATOR = re.compile(r"[;|\t]")
-"""Possible separators of labels if none is configured."""
+OTHER_SEPARATOR = re.compile("[;|\t\u060c\u061b\u3001\uff0c\uff1b\uff5c]")
+"""Possible separators of labels if none is configured, with those of Arabic, Chinese and Japanese."""
 
 YES, NO = ("1", "true"), ("0", "false")
 
