@@ -212,7 +212,7 @@ class Function(Measure):
     def source(self) -> str:
         """The digest of its source files; once computed, it is sent to workers with the measure.
 
-        Raises `ConfigError` if there is no such function. Showing existing decisions does not need it.
+        Raises `ConfigError` if there is no such function. Decisions are shown without it.
         """
         found = digest_sources(self.function)
         load_function(self.function, found)

@@ -17,7 +17,7 @@ from trainer.curation.characters import Hashes
 from trainer.curation.contamination import Overlap, Shared, example_of, examples_key, find_words, overlaps, read_hashes
 from trainer.curation.deciding import CONTAMINATED, EXACT, NEAR
 from trainer.curation.descriptions import decision_warnings
-from trainer.curation.measures import Batch, Measure, all_tests, columns_of
+from trainer.curation.measures import Batch, Function, Measure, all_tests, columns_of
 from trainer.curation.units import Arrays, read_all
 from trainer.data.decisions import KIND, CorpusDecisions, open_decisions, read_curated, read_decisions
 from trainer.data.readers import ignore
@@ -176,6 +176,8 @@ class StoredDecisions:
     def _why(self, corpus: CorpusConfig, number: int, reason: str, batch: Batch) -> str:
         own = self.of(corpus.name)
         if (test := self.tests.get(reason)) is not None:
+            if isinstance(test.measure, Function):  # the store names it, and others may write to the store
+                return f"its value was not {test.describe()}; functions that a store names are not called to show it"
             (value,) = test.measure(batch)[test.bound.field]
             return f"{self._by_others(test.measure)}{test.explain(value)}"
         if reason == CONTAMINATED:

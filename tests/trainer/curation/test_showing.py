@@ -17,6 +17,7 @@ from trainer.curation.contamination import Overlap
 from trainer.curation.measures import Size
 from trainer.curation.print_decisions import print_decisions, side_by_side
 from trainer.data.decisions import read_decisions
+from trainer.store.manifest import seal, unseal
 from trainer.store.storage import Store
 
 
@@ -267,8 +268,26 @@ def test_the_table_is_told_without_the_functions(
     functions.load_function.cache_clear()
     assert "removed:judge: value too low" in shown(job.store, capsys)
     assert f"{raw}#1 of one: kept" in shown(job.store, capsys, document=f"{raw}#1")
-    with pytest.raises(PipelineError, match="function 'removed:judge' cannot be loaded"):
-        shown(job.store, capsys, document=f"{raw}#2")
+    told = f"{raw}#2 of one: removed:judge: value too low\n  its value was not at least 1; functions that a store names"
+    assert told in shown(job.store, capsys, document=f"{raw}#2")
+    assert told in shown(job.store, capsys, reason="removed:judge: value too low")
+
+
+def test_no_function_that_a_store_names_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "harmless.py").write_text("def judge(text):\n    return False if 'touch' in text else True\n")
+    raw = write_documents(tmp_path / "one.jsonl", [f"touch {tmp_path}/called", "another text"])
+    rule = {"kind": "function", "function": "harmless:judge"}
+    job = curated_job(tmp_path / "store", {"one": str(raw)}, {"exact": None, "filters": [rule]})
+    key = decide(job).key
+    path = Path(job.store, key, "manifest.json")
+    values = unseal(json.loads(path.read_text()))
+    values["details"] = json.loads(json.dumps(values["details"]).replace("harmless:judge", "os:system"))
+    path.write_text(json.dumps(seal(values)))
+    assert "os:system: value too low" in shown(job.store, capsys, reason="os:system: value too low")
+    assert not (tmp_path / "called").exists()
 
 
 def test_a_corpus_that_loses_much_and_a_cluster_that_is_large_are_warned_of(
