@@ -3,11 +3,13 @@
     HEADRACE_CACHE/compiled/0123456789abcdef/   code compiled from these sources, by this compiler, for this processor
 
 The folder's name is a digest of these inputs, so machines of several kinds may share a cache, and changed sources get a
-new folder. If a folder is lost or not writable, every process that calls the loops compiles them, which takes seconds.
+new folder. If a folder is lost or not writable, or other users can change it, every process that calls the loops
+compiles them, which takes seconds.
 """
 
 import hashlib
 import logging
+import os
 import pickle
 import tempfile
 from collections.abc import Callable
@@ -90,23 +92,28 @@ def _warn(folder: Path, reason: str | None) -> None:
     """Warn, once per process, that compiled code cannot be stored."""
     logger.warning(
         "compiled code cannot be stored in %s (%s), so every process compiles it again, which takes seconds; set %s to "
-        "a writable folder on a disk with free space", folder, reason, FOLDER,
+        "a folder of your own on a disk with free space", folder, reason, FOLDER,
     )  # fmt: skip
 
 
 @cache
 def _folder() -> Path | None:
-    """The folder of compiled code; None if it is not writable."""
+    """The folder of compiled code; None if it is not writable, or other users can change it."""
     digest = hashlib.sha256(f"{numba.__version__}\n{binding.get_host_cpu_name()}\n".encode())
     digest.update(binding.get_host_cpu_features().flatten().encode())
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())
     folder = machine_cache() / "compiled" / digest.hexdigest()[:16]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as own:
+            user = os.fstat(own.fileno()).st_uid
+        states = [each.stat() for each in (folder, folder.parent)]
     except OSError as error:
         _warn(folder, error.strerror)
+        return None
+    if any(state.st_uid != user or state.st_mode & 0o002 for state in states):  # loading the code unpickles it
+        _warn(folder, "other users can change this folder")
         return None
     for path in folder.rglob("*.nb?"):  # remove files that a power failure left empty, zeroed or cut off
         with suppress(OSError):
