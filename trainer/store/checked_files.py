@@ -13,6 +13,7 @@ written, the file is verified again.
 import fcntl
 import hashlib
 import os
+import stat
 import sys
 import tempfile
 import time
@@ -24,7 +25,7 @@ from typing import IO
 
 import fsspec
 
-from trainer.common.errors import WrongContent
+from trainer.common.errors import ConfigError, WrongContent
 from trainer.common.stopping import check_stop
 from trainer.store.private_folders import OpenFile, make_folders, open_files
 
@@ -156,7 +157,20 @@ def machine_cache() -> Path:
     try:
         return Path(os.environ.get(FOLDER) or Path(home, "headrace")).expanduser()
     except RuntimeError:  # a user without a home, as in some containers
-        return Path(tempfile.gettempdir(), f"headrace-{os.getuid()}")
+        return _own(Path(tempfile.gettempdir(), f"headrace-{os.getuid()}"))
+
+
+def _own(folder: Path) -> Path:
+    """The folder, created if missing; raises `ConfigError` if another user created it, as all may in such a place."""
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        state = folder.lstat()
+        if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid() or state.st_mode & 0o022:
+            raise ConfigError(
+                f"{folder}, the cache of a user without a home folder, is not a folder that only this user can change: "
+                f"set {FOLDER} to such a folder"
+            )
+    return folder
 
 
 def require_content(path: str | Path, sha256: str, recheck: bool = False, linked: bool = False) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from tests.s3 import S3Server
 from tests.support import flip_bit
-from trainer.common.errors import WrongContent
+from trainer.common.errors import ConfigError, WrongContent
 from trainer.store import checked_files
-from trainer.store.checked_files import UNUSED_SECONDS, forget_unused, require_content
+from trainer.store.checked_files import UNUSED_SECONDS, forget_unused, machine_cache, require_content
 
 CONTENT = b"some text\n" * 100
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -152,6 +152,26 @@ def test_an_object_in_a_bucket_is_read_once_as_long_as_its_entity_tag_is_the_sam
         file.write(CONTENT.replace(b"some", b"same"))
     with pytest.raises(WrongContent):
         require_content(url, SHA256)
+
+
+def test_without_a_home_a_folder_that_another_user_prepared_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def expanduser(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("HEADRACE_CACHE")
+    monkeypatch.setattr(Path, "expanduser", expanduser)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    own = machine_cache()
+    assert own.parent == tmp_path and own.stat().st_mode & 0o777 == 0o700 and machine_cache() == own
+    own.chmod(0o777)
+    with pytest.raises(ConfigError, match=f"{own}, the cache of a user .* set HEADRACE_CACHE to such a folder"):
+        machine_cache()
+    own.rmdir()
+    own.symlink_to(tmp_path)
+    with pytest.raises(ConfigError, match="is not a folder that only this user can change"):
+        machine_cache()
 
 
 def test_what_nobody_has_used_for_long_is_forgotten(settled: Path, memory: Path) -> None:
