@@ -331,12 +331,12 @@ def check_settings(folder: str, name: str | None = None) -> None:
                 "model's own repository, which headrace never runs. If transformers supports the model_type, remove "
                 "auto_map from a local copy and use that folder; else choose another model"
             )
-        attention = settings.get("attn_implementation")
-        if isinstance(attention, str) and "/" in attention:
-            raise ConfigError(
-                f"{file} of model {name!r} has the attention implementation {attention!r}: that is code of the hub, "
-                "which headrace never runs; remove attn_implementation from a local copy and use that folder"
-            )
+        for key in ("attn_implementation", "_attn_implementation"):  # a name, or names by the parts of the model
+            if "/" in str(attention := settings.get(key)):
+                raise ConfigError(
+                    f"{file} of model {name!r} has the attention implementation {attention!r}: that is code of the "
+                    f"hub, which headrace never runs; remove {key} from a local copy and use that folder"
+                )
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -102,9 +102,12 @@ def test_a_prompt_on_a_terminal_is_never_waited_for(model: Path) -> None:
     assert "[y/N]" not in ended.stdout
 
 
-def test_attention_of_the_hub_is_refused(model: Path) -> None:
-    change(model / "config.json", attn_implementation="somebody/attention")
-    with pytest.raises(ConfigError, match="has the attention implementation 'somebody/attention'"):
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
+@pytest.mark.parametrize("attention", ["somebody/attention", {"": "somebody/attention"}])
+def test_attention_of_the_hub_is_refused(model: Path, key: str, attention: object) -> None:
+    change(model / "config.json", **{key: attention})
+    expected = re.escape(f"has the attention implementation {attention!r}: that is code of the hub")
+    with pytest.raises(ConfigError, match=f"{expected}.*; remove {key} from a local copy"):
         check_settings(str(model))
 
 
