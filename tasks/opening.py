@@ -13,6 +13,7 @@ from prefect.states import Cancelled, Crashed
 
 from tasks.credentials import use_credentials
 from tasks.patience import patient
+from trainer.common.display import visible
 from trainer.common.errors import PipelineError, Preempted
 from trainer.common.stopping import KEPT, StopRequested, on_forced_end
 from trainer.common.transient import AT_THE_START
@@ -44,8 +45,12 @@ def open_flow(job: Job, words: Overrides) -> Job:
 
 
 def report_once(record: logging.LogRecord) -> bool:
-    """Log filter: report a requested stop once and not as a crash; drop tracebacks of self-explanatory errors."""
-    message = record.getMessage()
+    """Log filter: report a requested stop once and not as a crash; drop tracebacks of self-explanatory errors.
+
+    Control characters, for example in the name of a file, are escaped.
+    """
+    if (message := visible(record.getMessage())) != record.getMessage():
+        record.msg, record.args = message, ()
     stopped = ABORTED in message or StopRequested.__name__ in message
     if stopped and message.startswith("Crash detected!"):
         record.msg, record.args = STOPPED, ()

@@ -7,7 +7,7 @@ import pytest
 from prefect.exceptions import TerminationSignal
 from prefect.states import exception_to_crashed_state
 
-from tasks.opening import RUN_LOGGERS, STOPPED, open_flow
+from tasks.opening import RUN_LOGGERS, STOPPED, open_flow, report_once
 from trainer.config.jobs import GarbageJob
 
 
@@ -31,3 +31,9 @@ def test_a_run_that_is_asked_to_stop_is_not_said_to_have_crashed(name: str, monk
     level, message = told(name, f"Crash detected! {crashed}") or (0, "")
     assert level == logging.ERROR
     assert message.startswith("Crash detected! Execution was interrupted by an unexpected exception")
+
+
+@pytest.mark.parametrize("name", RUN_LOGGERS)
+def test_names_and_texts_in_a_log_cannot_control_a_terminal(name: str) -> None:
+    logging.getLogger(name).addFilter(report_once)
+    assert told(name, "100 % of a\x1b]0;title\x07.txt") == (logging.ERROR, r"100 % of a\x1b]0;title\x07.txt")

@@ -12,7 +12,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from pydantic_core import to_jsonable_python
 
@@ -132,9 +132,14 @@ CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Characters with which a raw or generated text could control a terminal."""
 
 
-def escaped(text: str) -> str:
-    """The text as it is printed: with control characters escaped if it goes to a terminal."""
-    return CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text) if sys.stdout.isatty() else text
+def visible(text: str) -> str:
+    """The text with control characters escaped."""
+    return CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def escaped(text: str, stream: TextIO | None = None) -> str:
+    """The text as it is printed, by default to standard output: with control characters escaped on a terminal."""
+    return visible(text) if (stream or sys.stdout).isatty() else text
 
 
 def escape_unprintable() -> None:

@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from trainer.common.display import escape_unprintable
+from trainer.common.display import escape_unprintable, escaped
 from trainer.common.errors import EXIT_PREEMPTED, ConfigError, FirstRankFailed, PipelineError, Preempted
 from trainer.common.stopping import check_stop, stoppable
 from trainer.common.transient import exit_status
@@ -190,7 +190,7 @@ def print_error(message: str) -> None:
     """Write a message in one call, so that messages of several ranks do not interleave."""
     rank = own_rank()
     with suppress(OSError):  # the terminal may be closed
-        sys.stderr.write(f"{'' if rank is None else f'[rank {rank}] '}{message}\n")
+        sys.stderr.write(f"{'' if rank is None else f'[rank {rank}] '}{escaped(message, sys.stderr)}\n")
         sys.stderr.flush()
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from trainer.common.display import escaped
 from trainer.common.errors import StorageError
 from trainer.common.progress import emit
 from trainer.store.names import LOGS
@@ -32,8 +33,15 @@ def start_logging(level: int, handler: logging.Handler) -> None:
 def for_terminals() -> logging.Handler:
     """A handler that writes lines with the time to standard error."""
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S"))
+    handler.setFormatter(_Escaped("%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S"))
     return handler
+
+
+class _Escaped(logging.Formatter):
+    """Lines for standard error."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return escaped(super().format(record), sys.stderr)
 
 
 class AsEvents(logging.Handler):

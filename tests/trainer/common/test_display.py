@@ -77,15 +77,31 @@ def test_numbers_read_well(shown: str, expected: str) -> None:
     assert shown == expected
 
 
-def test_texts_cannot_control_a_terminal() -> None:
-    text = "a\x1b]0;title\x07\x9b2J\r b\tc"
-    program = [sys.executable, "-c", f"from trainer.common.display import show; show({text!r})"]
+CONTROLLING, HARMLESS = "a\x1b]0;title\x07\x9b2J\r b\tc", r"a\x1b]0;title\x07\x9b2J\r b" + "\tc"
+
+
+@pytest.mark.parametrize(
+    ("stream", "program", "ended"),
+    [
+        ("stdout", "from trainer.common.display import show; show({!r})", ""),
+        ("stderr", "from trainer.common.process import print_error; print_error({!r})", "\n"),
+        (
+            "stderr",
+            "import logging; from trainer.training.logs import for_terminals, start_logging; "
+            "start_logging(logging.INFO, for_terminals()); logging.warning('%s', {!r})",
+            "\n",
+        ),
+    ],
+)
+def test_texts_cannot_control_a_terminal(stream: str, program: str, ended: str) -> None:
+    command = [sys.executable, "-c", program.format(CONTROLLING)]
     ours, its = os.openpty()
-    subprocess.run(program, stdout=its, check=True)
+    subprocess.run(command, **{stream: its}, check=True)
     os.close(its)
-    assert os.read(ours, 1000).decode() == r"a\x1b]0;title\x07\x9b2J\r b" + "\tc"
+    assert os.read(ours, 1000).decode().endswith(HARMLESS + ended.replace("\n", "\r\n"))
     os.close(ours)
-    assert subprocess.run(program, capture_output=True, check=True).stdout.decode() == text
+    elsewhere = getattr(subprocess.run(command, capture_output=True, check=True), stream)
+    assert elsewhere.decode().endswith(CONTROLLING + ended)
 
 
 def test_characters_that_the_terminal_lacks_are_printed_as_escapes() -> None:
