@@ -34,12 +34,13 @@ import psutil
 
 from deployments import postgres
 from deployments.registration import register
-from flows.temporary_server import turn_to_start
+from flows.temporary_server import PRIVATE, turn_to_start
+from flows.temporary_server import SERVER_PASSWORD as PASSWORD
 from samples import corpora
 from trainer.common.errors import EXIT_PREEMPTED
 from trainer.common.stopping import SIGNALS
 
-PASSWORD = "PREFECT_SERVER_API_AUTH_STRING"
+CORS = "PREFECT_SERVER_CORS_ALLOWED_ORIGINS"
 Settings = Mapping[str, str]
 DEFAULTS: Settings = {"LISTEN": "127.0.0.1", "PORT": "4200", "DB": "sqlite", PASSWORD: ""}
 """A new server's settings unless the environment sets others."""
@@ -266,6 +267,8 @@ def _start_server(settings: Settings) -> None:
     variables = {
         # Relative, so that the UI works under whatever address the browser uses.
         "PREFECT_SERVER_UI_API_URL": os.environ.get("PREFECT_SERVER_UI_API_URL", "/api"),
+        # Else the pages of any site that a browser shows may send requests to the server and read its answers.
+        CORS: os.environ.get(CORS, _api(settings).removesuffix("/api")),
         # On disk, so that a process still holds its turn (tasks/turns.py) after the server restarts.
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     }
@@ -290,6 +293,7 @@ def _start(name: str, *arguments: str, **variables: str) -> None:
             stdout=log,
             stderr=log,
             start_new_session=True,
+            umask=PRIVATE if name == "server" else -1,
             env={**os.environ, **variables},
         )
     _pid_file(name).write_text(str(process.pid))

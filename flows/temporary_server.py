@@ -9,6 +9,7 @@ import atexit
 import fcntl
 import logging
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from prefect.settings import Settings
 
 API_URL = "PREFECT_API_URL"
+PASSWORD = "PREFECT_API_AUTH_STRING"
+SERVER_PASSWORD = "PREFECT_SERVER_API_AUTH_STRING"
 START_SETTING = "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"
 
 SERVER_SETTINGS = {
@@ -40,6 +43,9 @@ SERVER_SETTINGS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "0",  # sends no telemetry, and logs no error if it cannot
 }
 """The settings that Prefect uses for its own temporary server, and three more."""
+
+PRIVATE = 0o077
+"""The umask of servers: their database holds the secrets of blocks, and beside them the key that decrypts them."""
 
 START_LOCK = "headrace-start.lock"
 """The file in PREFECT_HOME that a server locks while it starts."""
@@ -71,13 +77,15 @@ class TemporaryServer:
     """A server that is being loaded, used if Prefect's settings contain none."""
 
     def __init__(self) -> None:
+        # A server without a password answers every user of this machine, also with the secrets of blocks.
+        self._password = f"headrace:{secrets.token_hex(16)}"
         with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:
             port = listening.getsockname()[1]
             self._process = subprocess.Popen(
                 # -P: the current folder's modules do not come before Python's own.
                 [sys.executable, "-P", "-m", "flows.temporary_server", str(listening.fileno())],
                 stdin=subprocess.PIPE, pass_fds=[listening.fileno()], process_group=0,
-                env={**same_code(), **SERVER_SETTINGS},
+                env={**same_code(), **SERVER_SETTINGS, SERVER_PASSWORD: self._password}, umask=PRIVATE,
             )  # fmt: skip
         self._url = f"http://127.0.0.1:{port}/api"
         # Registered before Prefect registers its flush of unsent data, so the server ends after that flush.
@@ -95,7 +103,7 @@ class TemporaryServer:
         if not is_wanted(settings):
             return
         self._wait(seconds_to_start(settings))
-        os.environ |= {API_URL: self._url, OWN_SERVER: "1"}
+        os.environ |= {API_URL: self._url, PASSWORD: self._password, OWN_SERVER: "1"}
         refresh_global_settings_context()
         logging.getLogger("prefect.flow_runs").addFilter(_shows_no_pages)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 from prefect.client.base import PrefectHttpxSyncClient
@@ -74,6 +75,19 @@ def test_up_can_be_repeated_and_down_stops_a_run_that_saves_its_state(local: Loc
     wait_until(lambda: not any(map(alive, family)), 60)
     assert any(path.name.startswith("step-") for path in store.glob("runs/*/checkpoints/*")), "it saved before it ended"
     assert local.say("down") == f"nothing was running that was started with PREFECT_HOME={local.home}\n"
+
+
+def test_pages_of_other_sites_get_no_answers_and_other_users_no_database(local: Local) -> None:
+    local.say("up")
+
+    def allowed(origin: str) -> str | None:
+        asked = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+        answer = httpx.options(f"{local.address}/deployments/filter", headers=asked, timeout=60)
+        return answer.headers.get("access-control-allow-origin")
+
+    own = local.address.removesuffix("/api")
+    assert (allowed(own), allowed("https://elsewhere.example")) == (own, None)
+    assert (local.home / "prefect.db").stat().st_mode & 0o777 == 0o600
 
 
 def start_up(local: Local) -> subprocess.Popen[str]:

@@ -7,6 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
+import httpx
+import psutil
 import pytest
 from prefect.settings import Settings
 
@@ -55,6 +57,20 @@ def test_a_command_that_knows_of_no_server_has_one_of_its_own_which_ends_with_it
     assert not alive(server)
     assert (tmp_path / "prefect" / "prefect.db").exists()
     assert "View at" not in ended.stdout + ended.stderr, "it has no pages"
+
+
+@pytest.mark.deep
+def test_it_answers_only_its_command_and_only_its_user_can_read_its_database(tmp_path: Path) -> None:
+    command = start_preparing(tmp_path)
+    wait_until(lambda: bool(servers_of(command.pid)))
+    (server,) = servers_of(command.pid)
+    (port,) = {each.laddr.port for each in psutil.Process(server).net_connections("tcp") if each.status == "LISTEN"}
+    asked = httpx.post(
+        f"http://127.0.0.1:{port}/api/block_documents/filter", json={"include_secrets": True}, timeout=60
+    )
+    assert asked.status_code == httpx.codes.UNAUTHORIZED
+    assert command.wait().status == 0
+    assert (tmp_path / "prefect" / "prefect.db").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.deep
