@@ -113,6 +113,7 @@ def test_without_a_folder_that_can_be_written_every_process_compiles(told: str, 
     assert found == f"{told} 0" and "HEADRACE_CACHE" in errors and "Not a directory" in errors
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("shared", ["folder", "parent"])
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to another user")
 def test_code_that_other_users_can_change_is_not_loaded(shared: str, told: str, tmp_path: Path) -> None:
