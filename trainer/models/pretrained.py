@@ -280,19 +280,6 @@ def outputs_depend_on_batch(folder: str) -> bool:
     return read_object(Path(folder, "config.json")).get("model_type") in READS_PADDING
 
 
-def pads_otherwise(folder: str) -> bool:
-    """Whether a model's padding id may differ from its tokenizer's, by their files; loads neither."""
-    own = read_object(Path(folder, "config.json")).get("pad_token_id")
-    settings, tokenizer = (
-        read_object(path) if (path := Path(folder, name)).is_file() else {}
-        for name in ("tokenizer_config.json", "tokenizer.json")
-    )
-    token = settings.get("pad_token") or settings.get("eos_token")
-    spelling = token["content"] if isinstance(token, dict) else token
-    ids = {each["id"] for each in tokenizer.get("added_tokens", []) if each["content"] == spelling}
-    return own is None or ids != {own}
-
-
 def classifies(architectures: Iterable[str] | None) -> bool:
     """Whether a model is a classifier, by its configuration's architectures."""
     return any(name.endswith((OF_TEXTS, OF_WORDS)) for name in architectures or ())

@@ -31,7 +31,6 @@ from trainer.models.pretrained import (
     classifies_words,
     find_model,
     outputs_depend_on_batch,
-    pads_otherwise,
 )
 from trainer.records.results import PredictedTexts
 from trainer.records.run_names import run_at
@@ -44,7 +43,7 @@ from trainer.store.storage import Store
 log = logging.getLogger(__name__)
 
 
-FORMAT = 3
+FORMAT = 4
 KIND = "predictions"
 FILE = "predictions.jsonl"
 
@@ -78,8 +77,6 @@ def identify_predictions(store: Store, job: PredictJob) -> Wanted:
     recipe = {"format": FORMAT, **in_data(options), "precision": job.precision, CONTENTS: contents}
     if outputs_depend_on_batch(found.folder):
         recipe["batch"] = job.batch
-    if pads_otherwise(found.folder):
-        recipe["padding"] = "model"  # earlier versions padded with the tokenizer's padding token
     return Wanted(found, data, source, recipe)
 
 
