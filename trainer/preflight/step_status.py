@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from trainer.common.display import count, some
 from trainer.common.errors import ArtifactError, PipelineError, RunError
 from trainer.config.runs import RunJob
 from trainer.data.sources import PIECE_BYTES
 from trainer.evaluation.measurement import Measurement, find_result, read_result
+from trainer.records.basis import FileChanges, find_changes
 from trainer.records.evaluations import Result
 from trainer.records.fields import list_changes, names_in
 from trainer.records.lease import is_held
@@ -64,9 +64,6 @@ class StepStatus(NamedTuple):
 
 NONE_YET = "there is none yet"
 UNRECORDED = "built with other options that it does not record"
-NAMED = 3
-"""Maximum number of differing files that are listed."""
-
 CONSIDERED = 3
 """Maximum number of artifacts with equally many differing options whose files are compared."""
 
@@ -115,14 +112,11 @@ def why(step: Step) -> list[str]:
     if not closest:
         return [NONE_YET]
     now = step.explains.sources()
-    files = [_compare_sources(step, each, now) for each in closest]
-    best = min(range(len(closest)), key=lambda place: sum(map(len, files[place].values())))
-    differing = [*closest[best].differing, *describe_files(files[best])]
-    return (
-        differing
-        or _compare_inputs(step, closest[best].manifest, step.told)
-        or [f"{closest[best].key} was {UNRECORDED}"]
-    )
+    compared = [(each, _compare_sources(step, each, now)) for each in closest]
+    best, files = min(compared, key=lambda found: found[1].different)
+    named = files.describe("changed", "added", "removed")
+    differing = [*best.differing, *([f"files: {', '.join(named)}"] if named else [])]
+    return differing or _compare_inputs(step, best.manifest, step.told) or [f"{best.key} was {UNRECORDED}"]
 
 
 def _find_similar(step: Step) -> list[Likeness]:
@@ -164,39 +158,19 @@ def _recipe_of(store: Store, key: str) -> dict[str, Any]:
         return {}
 
 
-def _compare_sources(step: Step, other: Likeness, now: Sources) -> dict[str, list[str]]:
-    """Raw files that differ, as changed, added or removed; a difference only in the division into pieces is ignored."""
+def _compare_sources(step: Step, other: Likeness, now: Sources) -> FileChanges:
+    """The changes of the raw files that an artifact was built from."""
     before = step.explains.recall_sources(other.key, other.manifest)
     if step.explains.by_content:
         same = set(before.values()) & set(now.values())
         before, now = ({name: value for name, value in each.items() if value not in same} for each in (before, now))
-    if other.manifest.recipe.get(PIECE_BYTES) != step.recipe.get(PIECE_BYTES):
-        before = {name: _despite_cuts(value, now.get(name)) for name, value in before.items()}
-    return {
-        "changed": [name for name in now if name in before and before[name] != now[name]],
-        "added": [name for name in now if name not in before],
-        "removed": [name for name in before if name not in now],
-    }
+    return find_changes(before, now, other.manifest.recipe.get(PIECE_BYTES) != step.recipe.get(PIECE_BYTES))
 
 
 def compare_options(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """The settings that differ in two recipes, as `data.shards.num_shards: 2 -> 3`, without digests of contents."""
     settings = [{key: _by_name(value) for key, value in each.items() if key != CONTENTS} for each in (old, new)]
     return list_changes(settings[0], settings[1])
-
-
-def _despite_cuts(old: Any, new: Any) -> Any:
-    """The file's present pieces if only its division into pieces is known to differ, else the old ones."""
-    if not isinstance(old, list) or not isinstance(new, list):
-        return old
-    recut = [each[:2] for each in old] != [each[:2] for each in new] and old[-1][1] == new[-1][1]
-    return new if recut else old
-
-
-def describe_files(differing: Mapping[str, Sequence[str]]) -> list[str]:
-    """Differing files in one line: counts of changed, added and removed ones, with the first names; empty if none."""
-    parts = [f"{count(len(names))} {word} ({some(names, NAMED)})" for word, names in differing.items() if names]
-    return [f"files: {', '.join(parts)}"] if parts else []
 
 
 def _by_name(value: Any) -> Any:

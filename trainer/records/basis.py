@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from trainer.common.display import count, some
 from trainer.config.evaluation import PREFIX
+from trainer.records.fields import printable
 from trainer.store.manifest import fingerprint
 from trainer.store.names import Count, Digest
 
@@ -59,6 +61,55 @@ def by_file(pieces: Iterable[Mapping[str, Any]], name: str = "key") -> dict[str,
     for piece in sorted(pieces, key=lambda each: (each[name], each["index"])):
         files.setdefault(piece[name], []).append((piece["start"], piece["end"], piece["sha256"]))
     return files
+
+
+NAMED = 3
+"""Maximum number of differing files of a kind that are listed by name."""
+
+
+class FileChanges(NamedTuple):
+    """Raw files by name. `recut` have the same size and were cut at other positions, so contents are not compared."""
+
+    added: list[str]
+    removed: list[str]
+    changed: list[str]
+    same: list[str]
+    recut: list[str]
+
+    @property
+    def different(self) -> int:
+        """The number of files that are known to differ."""
+        return len(self.added) + len(self.removed) + len(self.changed)
+
+    def describe(self, *kinds: str) -> list[str]:
+        """The number of files of these kinds, with the first names; without kinds of which there are none."""
+        files = {kind: getattr(self, kind) for kind in kinds}
+        return [
+            f"{count(len(names))} {kind} ({some(map(printable, names), NAMED)})"
+            for kind, names in files.items()
+            if names
+        ]
+
+
+def find_changes(before: Mapping[str, Any], after: Mapping[str, Any], recut: bool) -> FileChanges:
+    """The changes of raw files, given by their pieces or digests. `recut`: files were cut by different rules."""
+    both = [name for name in after if name in before]
+    other = [name for name in both if before[name] != after[name]]
+    cut = {name for name in other if recut and _are_cut_differently(before[name], after[name])}
+    return FileChanges(
+        added=[name for name in after if name not in before],
+        removed=[name for name in before if name not in after],
+        changed=[name for name in other if name not in cut],
+        same=[name for name in both if before[name] == after[name]],
+        recut=[name for name in other if name in cut],
+    )
+
+
+def _are_cut_differently(before: Any, after: Any) -> bool:
+    """Whether a file's pieces have other positions, but the same end."""
+    if not isinstance(before, list) or not isinstance(after, list):
+        return False
+    return [each[:2] for each in before] != [each[:2] for each in after] and before[-1][1] == after[-1][1]
 
 
 def labelled_digests(identity: Any, paths: Mapping[str, list[str]]) -> dict[str, str]:

@@ -6,17 +6,17 @@ This module imports no training libraries.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
-from trainer.common.display import NOTHING, Pairs, Table, count, plural, size, some
+from trainer.common.display import NOTHING, Pairs, Table, count, plural, size
 from trainer.common.errors import ArtifactError
 from trainer.config.kinds import JobKind, kind_of_run, load
 from trainer.data.decisions import decisions_behind
 from trainer.data.encoded import ENDING
 from trainer.data.splits import TEST
 from trainer.data.tokenization import SOURCES
-from trainer.records.basis import Pieces, by_file, without_test
-from trainer.records.fields import all_same, printable
+from trainer.records.basis import FileChanges, Pieces, by_file, find_changes, without_test
+from trainer.records.fields import all_same
 from trainer.records.run_names import find_run_name
 from trainer.records.sealed import read_listed, read_pointer, read_sealed
 from trainer.registry.content import Block
@@ -29,24 +29,11 @@ from trainer.store.names import CHECKPOINT_KIND, FINAL, LAST, PLAN
 from trainer.store.storage import Store
 from trainer.training.identity import final_manifest
 
-NAMED = 3
-"""How many added, removed or changed source files are listed by name."""
-
 DIGITS = 12
 """Displayed digits of a digest, enough to distinguish two."""
 
 COUNTED = ("examples", "labelled", "tokens", "answer_tokens")
 """Counts that the manifest of a split may hold."""
-
-
-class FileChanges(NamedTuple):
-    """Source files by key; `recut` are files that were cut at other positions, so that contents are not compared."""
-
-    added: list[str]
-    removed: list[str]
-    changed: list[str]
-    same: list[str]
-    recut: list[str]
 
 
 @dataclass(frozen=True)
@@ -246,28 +233,9 @@ def _file_pairs(
     return pairs
 
 
-def find_changes(before: dict[str, Pieces], after: dict[str, Pieces], recut: bool) -> FileChanges:
-    """The changes of source files. `recut`: files were cut by different rules, so pieces are not comparable."""
-    both = sorted(before.keys() & after.keys())
-    same = [file for file in both if before[file] == after[file]]
-    other = [file for file in both if before[file] != after[file]]
-    cut = [file for file in other if recut and len(before[file]) != len(after[file])]
-    return FileChanges(
-        added=sorted(after.keys() - before.keys()),
-        removed=sorted(before.keys() - after.keys()),
-        changed=[file for file in other if file not in cut],
-        same=same,
-        recut=cut,
-    )
-
-
 def _describe_changes(changes: FileChanges) -> str:
     """The changes in words, or nothing if no file is known to differ."""
-    changed = [
-        f"{count(len(files))} {what} ({some(map(printable, files), NAMED)})"
-        for what, files in [("added", changes.added), ("removed", changes.removed), ("changed", changes.changed)]
-        if files
-    ]
+    changed = changes.describe("added", "removed", "changed")
     if changes.recut:
         changed.append(
             f"{count(len(changes.recut))} cut differently (shards.piece_bytes), so contents are not compared"

@@ -22,13 +22,13 @@ from trainer.config.jobs import PipelineJob
 from trainer.kinds.kind import identify_run
 from trainer.kinds.pretraining.kind import evaluation_of
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
+from trainer.records.basis import find_changes
 from trainer.records.evaluations import Result
 from trainer.records.lease import Lease
 from trainer.records.plans import PreparedData
 from trainer.records.sealed import require_sealed, seal_line, write_sealed
 from trainer.registry.compare_figures import _line_of
 from trainer.registry.compare_runs import compare
-from trainer.registry.compared_runs import find_changes
 from trainer.registry.curves import Line
 from trainer.registry.listing import _last_recorded, find_runs, list_runs
 from trainer.registry.promotion import promote
@@ -188,7 +188,9 @@ def test_files_that_another_rule_cut_are_not_taken_for_changed() -> None:
     whole, halves = [(0, 10, "a")], [(0, 5, "b"), (5, 10, "c")]
     assert find_changes({"x": whole}, {"x": halves}, recut=True).recut == ["x"]
     assert find_changes({"x": whole}, {"x": halves}, recut=False).changed == ["x"]
+    assert find_changes({"x": [(0, 4, "d"), (4, 10, "e")]}, {"x": halves}, recut=True).recut == ["x"]
     assert find_changes({"x": whole}, {"x": [(0, 10, "b")]}, recut=True).changed == ["x"]
+    assert find_changes({"x": [(0, 9, "a")]}, {"x": halves}, recut=True).changed == ["x"], "its size is another"
 
 
 def test_the_best_of_what_was_measured_alike_is_marked(store: Store) -> None:
