@@ -9,12 +9,11 @@ from tasks.promotion import consider
 from tasks.reporting import report
 from tasks.training import train
 from trainer.config.jobs import EvaluateJob
-from trainer.evaluation.measurement import harness_job
 from trainer.records import steps
 from trainer.records.evaluations import Result
 from trainer.records.plans import RunPlan
 from trainer.records.results import AnyPreflight, Finished, Verdict
-from trainer.registry.gate import gates_on_harness
+from trainer.registry.gate import champion_job
 from trainer.registry.report import Report
 from trainer.store.manifest import ArtifactRef
 from trainer.training.identity import TrainingData, data_keys
@@ -75,8 +74,7 @@ class AsTasks:
             return None
 
         def measure(champion: str) -> Result:
-            evaluation_job = harness_job(job, champion) if gates_on_harness(job.promotion) else None
-            if evaluation_job is not None:
+            if (evaluation_job := champion_job(job, champion)) is not None:
                 return measure_harness(evaluation_job, own=False, return_state=True).result()
             return evaluate_run(job, evaluation.data, run, plan.ranks, champion, return_state=True).result()
 

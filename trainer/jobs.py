@@ -17,7 +17,6 @@ from trainer.common.transient import AT_THE_START
 from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
 from trainer.config.runs import PromotionConfig, RunJob
-from trainer.evaluation.measurement import harness_job
 from trainer.kinds.kind import kind_of, load_training_job
 from trainer.pipelines.pipeline import run_pipeline
 from trainer.records.evaluations import Result
@@ -160,7 +159,7 @@ def measure_rival(
     """Measure the champion on the data of a run's evaluation, if its own scores are on other data. Called by every
     rank.
     """
-    from trainer.registry.gate import gates_on_harness
+    from trainer.registry.gate import champion_job
     from trainer.registry.promotion import find_rival, remeasure
 
     gate, store = job.promotion, Store(job.store)
@@ -173,10 +172,9 @@ def measure_rival(
     def measure() -> Result:
         from trainer.pipelines.any_kind import ask_harness, evaluate_run
 
-        evaluation_job = harness_job(job, rival.run) if gates_on_harness(gate) else None
-        if evaluation_job is None:
-            return evaluate_run(job, run_key, progress, evaluation.data, rival.run)
-        return ask_harness(evaluation_job, False, progress)
+        if (evaluation_job := champion_job(job, rival.run)) is not None:
+            return ask_harness(evaluation_job, False, progress)
+        return evaluate_run(job, run_key, progress, evaluation.data, rival.run)
 
     try:
         return remeasure(rival, measure)

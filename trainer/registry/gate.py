@@ -4,7 +4,9 @@ import math
 
 from trainer.common.display import decimals_apart, plain_score
 from trainer.common.errors import RunError
-from trainer.config.runs import PromotionConfig
+from trainer.config.jobs import EvaluateJob
+from trainer.config.runs import PromotionConfig, RunJob
+from trainer.evaluation.measurement import harness_job
 from trainer.evaluation.metrics import greater_is_better
 from trainer.records.basis import BITS_PER_BYTE, AnyBasis, ExamplesBasis, TextBasis, task_of, why_incomparable
 from trainer.records.results import Remeasured, Verdict
@@ -85,9 +87,10 @@ def unapproved(verdict: Verdict) -> Verdict:
     return Verdict(passed=False, reason=f"{verdict.reason}; {NOBODY_ASKED}")
 
 
-def gates_on_harness(gate: PromotionConfig | None) -> bool:
-    """Whether a gate's figure is from lm-eval, so that the champion must be measured by lm-eval too."""
-    return gate is not None and task_of(gate.metric) is not None
+def champion_job(job: RunJob, champion: str) -> EvaluateJob | None:
+    """The job by which lm-eval measures the champion too, if the gate's metric is one of lm-eval; else None."""
+    gate = job.promotion
+    return None if gate is None or task_of(gate.metric) is None else harness_job(job, champion)
 
 
 def current_champions(found: list[Move]) -> list[Move]:
