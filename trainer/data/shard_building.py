@@ -40,7 +40,7 @@ from trainer.engines.executors import Advance, filling
 from trainer.models.tokenizer import TokenizerInfo, load_tokenizer
 from trainer.store import roots
 from trainer.store.artifact_files import Depth, find_damage
-from trainer.store.manifest import make_manifest
+from trainer.store.manifest import fingerprinted, make_manifest
 from trainer.store.storage import Store
 
 
@@ -191,8 +191,7 @@ def find_shards(
 
 
 def _older_sets(store: Store, key: str, corpus: str) -> list[str]:
-    pattern = re.compile(re.escape(corpus) + r"-[0-9a-f]{16}")
-    folders = [f"shards/{name}" for name in store.names("shards") if pattern.fullmatch(name)]
+    folders = [f"shards/{name}" for name in fingerprinted(store.names("shards"), corpus)]
     return [folder for folder in folders if folder != key]
 
 

@@ -3,7 +3,6 @@ if not, how it differs from the most similar existing one.
 """
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -22,7 +21,7 @@ from trainer.records.steps import CONTENTS, Sources, Step
 from trainer.registry.facts import read_facts
 from trainer.registry.report import find_fault
 from trainer.store.artifact_files import Depth, find_damage
-from trainer.store.manifest import MANIFEST, Manifest, parse_manifest, read_manifest
+from trainer.store.manifest import MANIFEST, Manifest, fingerprinted, parse_manifest, read_manifest
 from trainer.store.names import CHECKPOINT_KIND, CONFIG, EVALUATION, FINAL, FINAL_KIND, HARNESS, PLAN
 from trainer.store.storage import Store
 from trainer.training.checkpoint import committed_steps, look_for_checkpoint
@@ -121,9 +120,8 @@ def why(step: Step) -> list[str]:
 
 def _find_similar(step: Step) -> list[Likeness]:
     """The artifacts of the same name, sorted by the number of differences, then newest first."""
-    store, pattern = step.store, re.compile(re.escape(f"{step.name}-") + r"[0-9a-f]{16}")
-    found = []
-    for other in (f"{step.folder}/{each}" for each in store.names(step.folder) if pattern.fullmatch(each)):
+    store, found = step.store, []
+    for other in (f"{step.folder}/{each}" for each in fingerprinted(store.names(step.folder), step.name)):
         with suppress(ArtifactError):
             manifest = read_manifest(store, other, step.kind)
             if manifest is not None and other != step.key:
@@ -192,8 +190,7 @@ def intact(read: Callable[..., Recorded | None], *place: Any) -> Recorded | None
 
 def explain_new(store: Store, name: str, run: Run) -> list[str]:
     """Differences from the most similar run with a job's name, and the runs that would be abandoned unfinished."""
-    pattern = re.compile(re.escape(name) + r"-[0-9a-f]{8}")
-    keys = [f"runs/{each}" for each in store.names("runs") if pattern.fullmatch(each)]
+    keys = [f"runs/{each}" for each in fingerprinted(store.names("runs"), name, 8)]
     configs = {key: config for key in keys if (config := intact(read_sealed, store, f"{key}/{CONFIG}"))}
     if run.origin is not None:
         configs[run.origin] = require_sealed(store, f"{run.origin}/{CONFIG}")

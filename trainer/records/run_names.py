@@ -9,6 +9,7 @@ from pathlib import Path
 from trainer.common.display import some, suggest_nearest
 from trainer.common.errors import ConfigError, RunError
 from trainer.store.details import DATA_KINDS
+from trainer.store.manifest import fingerprinted
 from trainer.store.names import is_plain_key
 from trainer.store.storage import Store
 
@@ -78,8 +79,7 @@ def made_by(store: Store, job: str) -> list[str]:
     are several.
     """
     names = store.names(RUNS)
-    runs = [run for run in names if re.fullmatch(re.escape(job) + r"-[0-9a-f]{8}", run)]
-    return [] if job in names else _one_of(job, "has", runs)
+    return [] if job in names else _one_of(job, "has", fingerprinted(names, job, 8))
 
 
 def suggest_runs(store: Store, name: str, prefix: str = "") -> str:

@@ -24,7 +24,7 @@ from trainer.registry.facts import RecordedRun, count_parameters, holds_adapter,
 from trainer.registry.listing import state_of
 from trainer.registry.references import artifact_kind, artifacts_of
 from trainer.registry.sections import in_order
-from trainer.store.manifest import Manifest, fingerprint, read_manifest
+from trainer.store.manifest import Manifest, fingerprint, name_in, read_manifest
 from trainer.store.names import CHECKPOINT_KIND, FINAL, LAST, PLAN
 from trainer.store.storage import Store
 from trainer.training.identity import final_manifest
@@ -149,7 +149,7 @@ def _manifest(store: Store, key: str, kind: str) -> Manifest | None:
 
 def compare_corpora(store: Store, runs: Sequence[ComparedRun]) -> list[Block]:
     """The corpora whose shard sets differ, and the changes of their source files against the first run."""
-    keys = [{_corpus(ref["key"]): ref["key"] for ref in run.config["data"]["shards"]} for run in runs]
+    keys = [{name_in(ref["key"]): ref["key"] for ref in run.config["data"]["shards"]} for run in runs]
     corpora = sorted({corpus for each in keys for corpus in each})
     differ = [corpus for corpus in corpora if len({each.get(corpus) for each in keys}) > 1]
     if not differ:
@@ -184,10 +184,6 @@ def gone(runs: Sequence[ComparedRun]) -> list[Block]:
     """A note of the runs' inputs that are missing from the store."""
     keys = sorted({key for run in runs for key, manifest in run.sources.items() if manifest is None})
     return [Block(f"Missing from the store or damaged, so only names are compared: {', '.join(keys)}.")] if keys else []
-
-
-def _corpus(key: str) -> str:
-    return key.split("/")[1].rpartition("-")[0]
 
 
 def _corpus_rows(runs: Sequence[ComparedRun], corpus: str, keys: Sequence[str | None]) -> list[list[str]]:

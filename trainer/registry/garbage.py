@@ -35,7 +35,7 @@ from trainer.registry.leftovers import Garbage
 from trainer.registry.promotion import moves
 from trainer.registry.references import ARTIFACTS, References, pinned, require_intact_pins
 from trainer.store.local import Stored
-from trainer.store.manifest import MANIFEST, read_manifest
+from trainer.store.manifest import MANIFEST, name_in, read_manifest
 from trainer.store.names import BEST, CHECKPOINTS, CONFIG, FINAL, LAST
 from trainer.store.storage import Store
 
@@ -72,7 +72,7 @@ def list_folders(store: Store) -> dict[str, Folder]:
 def find_kept(folders: Iterable[Folder], since: datetime) -> set[str]:
     """The artifacts kept even if unreferenced: those modified since then, and the newest shard set of each corpus."""
     artifacts = sorted((folder for folder in folders if folder.is_artifact), key=lambda folder: folder.modified)
-    newest = {_corpus_of(folder.key): folder.key for folder in artifacts if folder.key.startswith(SHARDS)}
+    newest = {name_in(folder.key): folder.key for folder in artifacts if folder.key.startswith(SHARDS)}
     return {folder.key for folder in artifacts if folder.modified >= since} | set(newest.values())
 
 
@@ -104,14 +104,10 @@ def find_roots(store: Store, folders: Mapping[str, Folder], kept: set[str], with
     champions = {move.run for name in store.names("models") for move in moves(store, name)} if left_out else set[str]()
     new = {key for key in present - folders.keys() if store.names(key)}  # some file systems still list emptied folders
     begun = new | {folder.key for folder in folders.values() if not folder.is_artifact}
-    making = {_corpus_of(key) for key in begun if key.startswith(SHARDS)}
-    needed = {key for key in present if key.startswith(SHARDS) and _corpus_of(key) in making}
+    making = {name_in(key) for key in begun if key.startswith(SHARDS)}
+    needed = {key for key in present if key.startswith(SHARDS) and name_in(key) in making}
     made_with = {key for key in present if key.startswith((TOKENIZERS, DECISIONS)) and making}
     return runs | champions | pins | kept | new | needed | made_with
-
-
-def _corpus_of(key: str) -> str:
-    return key.removeprefix(SHARDS).rpartition("-")[0]
 
 
 def remove_artifact(store: Store, key: str, is_reached: Callable[[], bool]) -> bool:

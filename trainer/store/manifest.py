@@ -8,6 +8,7 @@ import hashlib
 import json
 import logging
 import posixpath
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -127,6 +128,17 @@ def name_of(recipe: Mapping[str, Any], inputs: Mapping[str, Input], told: Iterab
     left_out = set(told)
     settings = {name: value for name, value in recipe.items() if name not in left_out}
     return fingerprint([settings, {role: each.content for role, each in inputs.items() if role not in left_out}])
+
+
+def name_in(key: str) -> str:
+    """The name in a key, or in its last part, that ends with NAME-FINGERPRINT."""
+    return key.rpartition("/")[2].rpartition("-")[0]
+
+
+def fingerprinted(names: Iterable[str], name: str, digits: int = 16) -> list[str]:
+    """Those of the names that are `name`-FINGERPRINT."""
+    pattern = re.compile(re.escape(name) + f"-[0-9a-f]{{{digits}}}")
+    return [each for each in names if pattern.fullmatch(each)]
 
 
 def fingerprint(value: Any) -> str:

@@ -9,6 +9,7 @@ from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob
 from trainer.config.labelled import PredictJob, TuningJob
 from trainer.records.lease import is_held
 from trainer.records.sealed import read_pointer, read_sealed
+from trainer.store.manifest import name_in
 from trainer.store.names import CONFIG, LAST
 from trainer.store.storage import Store
 from trainer.training.identity import OPERATIONAL, recorded
@@ -44,7 +45,7 @@ def find_standing(job: WatchedJob) -> Standing:
     begun = {*job.corpora, "reference", *(["pairs"] if job.corpora else [])}
     folders = [
         f"{kind}/{name}" for kind in ("shards", "measures", "cache") for name in store.names(kind)
-        if (name.rpartition("-")[0] or name) in begun
+        if (name_in(name) or name) in begun
     ]  # fmt: skip
     files = sum(1 for folder in folders for _ in store.walk(folder))
     return Standing(files, max((last_step(store, run) for run in _runs_of(store, job)), default=0))

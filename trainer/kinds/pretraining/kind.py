@@ -25,7 +25,7 @@ from trainer.records.plans import PreparedData
 from trainer.records.sealed import require_sealed
 from trainer.records.steps import Do, NotMade, only_look
 from trainer.store.artifact_files import REPAIR, require_intact
-from trainer.store.manifest import ArtifactRef, digest_file
+from trainer.store.manifest import ArtifactRef, digest_file, name_in
 from trainer.store.names import CONFIG, EVALUATION, FINAL
 from trainer.store.storage import Store
 from trainer.training.identity import SHARDS_OF, Run, lora_identity, make_run, one_spelling
@@ -71,7 +71,7 @@ def identify(job: PipelineJob, data: PreparedData) -> Run:
     """The run that a job and its shards identify."""
     store = Store(job.store)
     found = None if job.model.pretrained is None else find_pretrained(store, job.model.pretrained)
-    by_corpus = {ref.key.split("/")[1].rsplit("-", 1)[0]: ref for ref in data.shards}
+    by_corpus = {name_in(ref.key): ref for ref in data.shards}
     made_from: dict[str, Any] = {
         "data": {name: ref.fingerprint for name, ref in by_corpus.items()},
         "tokenizer": data.tokenizer.fingerprint,

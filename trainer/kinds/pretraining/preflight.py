@@ -43,7 +43,7 @@ from trainer.preflight.resources import check_optimization, final_parameters, re
 from trainer.records.plans import PreparedData
 from trainer.records.results import CorpusPreview, CurationPreview, Preflight
 from trainer.records.steps import look_for
-from trainer.store.manifest import Manifest
+from trainer.store.manifest import Manifest, name_in
 from trainer.store.probes import check_writable
 from trainer.store.storage import Store
 from trainer.training.identity import check_origin, check_settings
@@ -235,9 +235,9 @@ def _present_bytes(store: Store, job: PipelineJob, data: PreparedData | None, fo
         return store.used_bytes(identify(job, data).key) if data else 0
     if data is not None:
         return sum(ref.size for ref in data.shards)
-    sets = [(name, f"shards/{name}") for name in store.names("shards")]
     names = {corpus.name for corpus in job.data.corpora}
-    making = [key for name, key in sets if name.rpartition("-")[0] in names and store.exists(f"{key}/{STARTED}")]
+    sets = [f"shards/{name}" for name in store.names("shards") if name_in(name) in names]
+    making = [key for key in sets if store.exists(f"{key}/{STARTED}")]
     return sum(map(store.used_bytes, making))
 
 
