@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from trainer.common.bad_records import BadRecords
 from trainer.common.errors import TokenizerError
@@ -29,6 +29,7 @@ from trainer.data.readers import Document, OnBad
 from trainer.data.shard_files import ShardFiles
 from trainer.models.tokenizer import HeldOutText, TokenizerInfo, byte_lengths
 from trainer.store.checked_files import write_sums
+from trainer.store.details import Totals
 from trainer.store.manifest import FileRecord, Manifest, digest_file, require_manifest, seal, unseal
 from trainer.store.names import Count
 from trainer.store.storage import Store, json_bytes
@@ -52,8 +53,8 @@ class HasText(Protocol):
 Item = TypeVar("Item")
 
 
-class ShardRecord(BaseModel):
-    """One shard: the fingerprint of its source, its counts, and its files.
+class ShardRecord(Totals):
+    """One shard: its counts, the fingerprint of its source, and its files.
 
     Byte counts are of the documents' text. `validation_token_bytes` is the sum of the bytes that each held-out token
     represents by itself. `validation_digest` identifies the held-out text, whatever the tokenizer.
@@ -63,16 +64,7 @@ class ShardRecord(BaseModel):
 
     number: Count
     fingerprint: str
-    raw_bytes: Count
-    documents: Count
-    tokens: Count
-    text_bytes: Count
-    validation_documents: Count
-    validation_tokens: Count
-    validation_bytes: Count
-    validation_token_bytes: Count
     validation_digest: str = Field(pattern=r"^[0-9a-f]{32}$")
-    bad_records: Count
     skipped: list[str] = Field(default=[], exclude_if=lambda value: not value)
     """The first bad records, each with its location and error."""
     files: list[FileRecord]

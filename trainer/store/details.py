@@ -18,7 +18,7 @@ class Details(BaseModel):
 
 
 class Totals(Details):
-    """Counts over all shards of a set."""
+    """Counts of a shard, or over all shards of a set."""
 
     raw_bytes: Count
     documents: Count
