@@ -6,7 +6,7 @@ Also loads their configurations and tokenizers, without running code from the mo
 import json
 import posixpath
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -298,6 +298,12 @@ def continues_text(architectures: Iterable[str] | None) -> bool:
 def architectures_of(folder: str) -> list[str]:
     """The architectures in the configuration of a model's folder; raises `ConfigError` if it cannot be read."""
     return [str(name) for name in read_object(Path(folder, "config.json")).get("architectures") or ()]
+
+
+def class_names(config: Mapping[str, Any]) -> list[str]:
+    """The names of a classifier's classes in its configuration, in the order of their ids."""
+    names: dict[str, str] = config.get("id2label") or {}
+    return [names[number] for number in sorted(names, key=int)]
 
 
 SETTINGS = ("config.json", "tokenizer_config.json")

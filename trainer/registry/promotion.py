@@ -11,13 +11,14 @@ promotions none is lost. The gate (gate.py) checks whether a model's figures are
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from trainer.common.display import some
 from trainer.common.errors import ArtifactError, ConfigError, RunError, TokenizerError
 from trainer.config.kinds import kind_of_run
 from trainer.config.runs import PromotionConfig
 from trainer.evaluation.measurement import read_result
+from trainer.models.pretrained import class_names
 from trainer.records.evaluations import Result
 from trainer.records.lease import holding
 from trainer.records.results import Remeasured, Verdict
@@ -80,13 +81,7 @@ def _read_use(store: Store, run: str) -> Use | None:
     except (ArtifactError, ValueError) as error:
         log.warning("the use of the model of %s is not known: %s", store.path(run), error)
         return None
-    return Use(f"{kind.name}, {task or objective}", _classes_of(model) if task in CLASSIFY else ())
-
-
-def _classes_of(model: dict[str, Any]) -> tuple[str, ...]:
-    """The names of a model's classes, in the order of their ids."""
-    names: dict[str, str] = model.get("id2label") or {}
-    return tuple(names[each] for each in sorted(names, key=int))
+    return Use(f"{kind.name}, {task or objective}", tuple(class_names(model)) if task in CLASSIFY else ())
 
 
 def find_rival(store: Store, gate: PromotionConfig, run: str, measured_on: Basis) -> Move | None:

@@ -1,7 +1,7 @@
 """Fine-tuning a pretrained model on labelled data to classify or to predict a number; no heavy imports."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +21,14 @@ from trainer.evaluation.metrics import OF_ONE_CLASS, file_of, greater_is_better,
 from trainer.kinds import tuning
 from trainer.kinds.kind import Kind, LazyFunction, Planned, find_run_of
 from trainer.kinds.tuning import identify_tuning, plan_splits
-from trainer.models.pretrained import architectures_of, classifies, find_model, outputs_depend_on_batch, read_object
+from trainer.models.pretrained import (
+    architectures_of,
+    class_names,
+    classifies,
+    find_model,
+    outputs_depend_on_batch,
+    read_object,
+)
 from trainer.store.manifest import ArtifactRef, read_manifest
 from trainer.store.names import CONFIG, FINAL
 from trainer.store.storage import Store
@@ -146,7 +153,8 @@ def identify_checkpoint(store: Store, job: EvaluateJob) -> Measurement | None:
 def _on_files(store: Store, labelled: list[str], own: FinetuneJob, measured: Measurement) -> Measurement:
     """The measurement on new files, read with the settings of the run; another format is recognised by file names."""
     folder = measured.model.folder
-    classes = own.data.label_columns or classes_in(read_object(Path(folder, "config.json")), own.data.task)
+    config = read_object(Path(folder, "config.json"))
+    classes = None if own.data.task == "regression" else class_names(config)
     # No example is named in figures, so the files need no ids.
     values = own.data.model_dump(
         exclude={"train", "validation", "test", "path", "subset", "classes", "id_column"}, exclude_unset=True
@@ -172,14 +180,6 @@ def _on_files(store: Store, labelled: list[str], own: FinetuneJob, measured: Mea
         "classes": "as the files number or name them",
     }
     return replace(measured, recipe=recipe, settings=new, data=(), run=None)
-
-
-def classes_in(config: Mapping[str, Any], task: str) -> list[str] | None:
-    """The class names in a finished model's configuration; None if it predicts a number."""
-    if task == "regression":
-        return None
-    names: dict[str, str] = config.get("id2label") or {}
-    return [names[number] for number in sorted(names, key=int)]
 
 
 def log_unused(job: EvaluateJob) -> None:
