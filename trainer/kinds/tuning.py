@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from trainer.common.errors import RunError
-from trainer.config.chat import ChatJob, ConversationsJob
+from trainer.config.chat import ConversationsJob
 from trainer.config.evaluation import SelectionConfig
 from trainer.config.labelled import TuningJob
 from trainer.data.order import FORMAT as EPOCH_ORDER
@@ -19,7 +19,7 @@ from trainer.store.names import CONFIG, EVALUATION, FINAL
 from trainer.store.storage import Store
 from trainer.training.identity import Run, lora_identity, make_run
 
-NOTHING: Mapping[str, ArtifactRef] = {}
+NOTHING: Mapping[str, Any] = {}
 
 SPLITS = "labelled-data"
 """The name of the table of splits."""
@@ -91,25 +91,33 @@ def identify_tuning(
     beside: Mapping[str, Any],
     selection: Mapping[str, Any],
     reads: Mapping[str, ArtifactRef] = NOTHING,
+    effective: Mapping[str, Any] = NOTHING,
 ) -> Run:
     """The run that a job and its encoded set identify. `beside` is what else of its kind determines the outcome,
-    `selection` what determines the best checkpoint, and `reads` other artifacts that it reads, by role."""
+    `selection` what determines the best checkpoint, `reads` other artifacts that it reads, by role, and `effective` the
+    effective values of settings that depend on others."""
     found = find_pretrained(Store(job.store), job.model.pretrained)
     made_from = {"data": {job.data.name: data.fingerprint}, "model": found.files, "order": EPOCH_ORDER, **beside}
     if job.model.lora is not None:
         made_from["lora"] = lora_identity(job.model.lora)
-    if isinstance(job, ConversationsJob):
-        if job.model.quantize is not None:
-            made_from["quantize"] = job.model.quantize
-        selection = {**selection, **describe_selection(job.evaluation, job.evaluation.harness)}
-    effective = {}
-    if isinstance(job, ChatJob) and job.data.packing:  # packing ignores the order by length
-        effective["group_by_length"] = type(job.training).model_fields["group_by_length"].default
     run = make_run(
         job, made_from, selection, {"encoded set": data, **reads}, found, renews_data=True, effective=effective
     )
     _require_same_labels(Store(job.store), run, data)
     return run
+
+
+def identify_conversations(
+    job: ConversationsJob,
+    data: ArtifactRef,
+    beside: Mapping[str, Any] = NOTHING,
+    reads: Mapping[str, ArtifactRef] = NOTHING,
+    effective: Mapping[str, Any] = NOTHING,
+) -> Run:
+    """`identify_tuning` for a causal language model, which may be quantised and selected by an lm-eval task."""
+    quantized = {} if job.model.quantize is None else {"quantize": job.model.quantize}
+    selection = describe_selection(job.evaluation, job.evaluation.harness)
+    return identify_tuning(job, data, {**beside, **quantized}, selection, reads, effective)
 
 
 def _require_same_labels(store: Store, run: Run, data: ArtifactRef) -> None:

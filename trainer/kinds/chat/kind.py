@@ -7,7 +7,7 @@ from trainer.data.packing import FORMAT as PACKING
 from trainer.evaluation.measurement import Measurement
 from trainer.kinds import tuning
 from trainer.kinds.kind import Kind, LazyFunction, Planned
-from trainer.kinds.tuning import SPLITS, identify_tuning, split_rows
+from trainer.kinds.tuning import SPLITS, identify_conversations, split_rows
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 from trainer.training.identity import Run
@@ -15,7 +15,10 @@ from trainer.training.identity import Run
 
 def identify(job: ChatJob, data: ArtifactRef) -> Run:
     """The run that a job and its encoded conversations identify."""
-    return identify_tuning(job, data, {"packing": PACKING if job.data.packing else None}, {})
+    if not job.data.packing:
+        return identify_conversations(job, data, {"packing": None})
+    by_length = type(job.training).model_fields["group_by_length"].default  # packing ignores the order by length
+    return identify_conversations(job, data, {"packing": PACKING}, effective={"group_by_length": by_length})
 
 
 def plan(job: ChatJob, data: ArtifactRef, ranks: int) -> Planned:

@@ -90,7 +90,7 @@ def find_reference(store: Store, job: PreferenceJob, data: ArtifactRef) -> Artif
 def identify(job: PreferenceJob, data: ArtifactRef) -> Run:
     """The run that a job and its encoded pairs identify. The reference's log-probabilities follow from both."""
     found = find_reference(Store(job.store), job, data)
-    return tuning.identify_tuning(job, data, {}, {}, {"reference": found} if found else {})
+    return tuning.identify_conversations(job, data, reads={"reference": found} if found else {})
 
 
 def identify_own(
