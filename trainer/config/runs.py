@@ -77,13 +77,18 @@ class RunJob(Schema):
         return self.evaluation.best_by if isinstance(self.evaluation, SelectionConfig) else "loss"
 
     @property
+    def harness(self) -> TrainedHarnessConfig | None:
+        """The tasks of lm-eval that measure the model, if any; a classifier has none."""
+        tasks: TrainedHarnessConfig | None = getattr(self.evaluation, "harness", None)
+        return tasks
+
+    @property
     def judged_every(self) -> list[int]:
         """Intervals, in steps, of evaluations that can change the best checkpoint, in addition to each epoch's end.
 
         If a metric of an lm-eval task decides, each run of the task is such an evaluation too.
         """
-        harness: TrainedHarnessConfig | None = getattr(self.evaluation, "harness", None)
-        asks = harness.every if harness is not None and self.best_by.startswith(PREFIX) else None
+        asks = self.harness.every if self.harness is not None and self.best_by.startswith(PREFIX) else None
         return [every for every in (self.training.evaluate_every, asks) if every is not None]
 
     @property

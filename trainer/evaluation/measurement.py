@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.common.errors import ArtifactError, RunError
 from trainer.common.progress import Progress
-from trainer.config.chat import ConversationsJob
 from trainer.config.evaluation import EvaluationConfig
-from trainer.config.jobs import EvaluateJob, PipelineJob
+from trainer.config.jobs import EvaluateJob
 from trainer.config.runs import RunJob
 from trainer.models.pretrained import Checkpoint
 from trainer.records.evaluations import FORMAT, Result
@@ -108,13 +107,13 @@ class Measurement:
 
 def harness_job(job: RunJob, run: str) -> EvaluateJob | None:
     """The job by which lm-eval measures the final model of a run; None if the run's job lists no tasks."""
-    if not isinstance(job, PipelineJob | ConversationsJob) or job.evaluation.harness is None:
+    if job.harness is None:
         return None
-    evaluation = EvaluationConfig(batch=job.evaluation.batch, harness=job.evaluation.harness.of_finished())
-    return ask_of_run(job, run, evaluation)
+    batch = job.evaluation.model_dump(include={"batch"})
+    return ask_of_run(job, run, EvaluationConfig(**batch, harness=job.harness.of_finished()))
 
 
-def ask_of_run(job: PipelineJob | ConversationsJob, run: str, evaluation: EvaluationConfig) -> EvaluateJob:
+def ask_of_run(job: RunJob, run: str, evaluation: EvaluationConfig) -> EvaluateJob:
     """The job that measures a run's final model with this evaluation, on the device and engine of the run's own job."""
     return EvaluateJob(
         store=job.store,
