@@ -11,20 +11,21 @@ from trainer.config.runs import RunJob
 from trainer.kinds.kind import kind_of
 from trainer.pipelines.pipeline import find_finished_job
 from trainer.records.plans import RunPlan
-from trainer.records.results import AnyPreflight, Finished, TuningPreflight
+from trainer.records.results import AnyPreflight, Finished
 from trainer.training.identity import TrainingData
 
 
 @patient_task("preflight", retries=0, most=AT_THE_START)
 def preflight(job: RunJob) -> AnyPreflight | Finished:
     """Check inputs, store, devices and model before any long work; skip the checks if the run is finished."""
-    found: AnyPreflight | Finished | None = find_finished_job(job)
-    if found is None:
-        with showing() as show:
-            made = run_stage("preflight", {"job": job.model_dump(mode="json")}, show, TaskLogger())
-        found = TypeAdapter(AnyPreflight).validate_python(made)
+    if (finished := find_finished_job(job)) is not None:
+        TaskLogger().info("preflight: %s", finished.describe())
+        return finished
+    with showing() as show:
+        made = run_stage("preflight", {"job": job.model_dump(mode="json")}, show, TaskLogger())
+    found: AnyPreflight = TypeAdapter(AnyPreflight).validate_python(made)
     TaskLogger().info("preflight: %s", found.describe())
-    for name, value in found.data_rows() if isinstance(found, TuningPreflight) else ():
+    for name, value in found.data_rows():
         TaskLogger().info("%s: %s", name, value)
     return found
 

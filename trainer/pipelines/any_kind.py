@@ -9,7 +9,7 @@ from trainer.evaluation.measurement import evaluate
 from trainer.kinds.kind import AnyJob, LazyFunction, identify_checkpoint, kind_of
 from trainer.records.evaluations import Result
 from trainer.records.plans import RunPlan
-from trainer.records.results import AnyPreflight, Preflight
+from trainer.records.results import AnyPreflight
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 from trainer.training import run
@@ -28,7 +28,7 @@ def train(
 def preflight(job: AnyJob, progress: Progress) -> AnyPreflight:
     """Check the job before long work starts, and log its warnings; raise a `PipelineError` if something is wrong."""
     found: AnyPreflight = kind_of(job).preflight(job, progress)
-    for warning in found.warnings if isinstance(found, Preflight) else ():
+    for warning in found.warnings:
         log.warning("%s", warning)
     return found
 

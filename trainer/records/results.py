@@ -1,5 +1,7 @@
 """Results of preflights, predictions, gates and whole jobs, as stages return them; without heavy imports."""
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from trainer.common.display import Table, plural, size, some, text_pairs, text_table
@@ -61,6 +63,10 @@ class Preflight(Record):
     curation: list[RuleShare] = Field(default=[])
     unestimated: list[str] = Field(default=[])
     warnings: list[str] = Field(default=[])
+
+    def data_rows(self) -> list[tuple[str, str]]:
+        """Empty: the line of `describe` states what is known of the corpora."""
+        return []
 
     def describe(self) -> str:
         """The plan in one line."""
@@ -179,6 +185,7 @@ class TuningPreflight(Record):
     plan: TuningPlan | None
     about_memory_bytes: int
     about_host_bytes: int
+    warnings: ClassVar[tuple[str, ...]] = ()
 
     def describe(self) -> str:
         """The plan in one line."""
