@@ -7,8 +7,9 @@ from typing import Any
 from trainer.data.decisions import decisions_alike, decisions_behind, read_decisions
 from trainer.data.shards import KIND as SHARDS
 from trainer.data.splits import TEST, TRAIN, VALIDATION
-from trainer.records.evaluations import CleanOf, KeptOutFile
+from trainer.records.evaluations import CleanOf
 from trainer.records.sealed import read_sealed
+from trainer.store.details import KeptOutFile
 from trainer.store.manifest import Manifest, read_manifest
 from trainer.store.names import CONFIG
 from trainer.store.storage import Store

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from trainer.common.display import plain_score
 from trainer.config.evaluation import PREFIX
 from trainer.records.basis import ExamplesBasis, HarnessBasis, Record, TextBasis
+from trainer.store.details import KeptOutFile
 from trainer.store.manifest import fingerprint
 from trainer.store.names import Count, Digest, Figure, Key, Share
 
@@ -37,14 +38,6 @@ def best_by(job: Mapping[str, Any]) -> str:
     """The metric of a recorded job's criterion."""
     figure: str = job["evaluation"].get("best_by", "loss")
     return figure
-
-
-class KeptOutFile(Record):
-    """A file of an evaluation set, identified by its content, and the field that was searched for."""
-
-    path: str
-    field: str
-    sha256: str
 
 
 class CleanOf(Record):

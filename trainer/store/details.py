@@ -119,8 +119,10 @@ OF_TASK: dict[Any, type[SetDetails]] = {
 """Additional details of an encoded set, by its task."""
 
 
-class KeptOutFile(Details):
-    """A field of a file of an evaluation set that is searched for in the corpora."""
+class KeptOutFile(BaseModel):
+    """A file of an evaluation set, identified by its content, and the field that is searched for in the corpora."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     path: str
     field: str
