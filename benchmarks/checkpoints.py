@@ -17,7 +17,7 @@ from trainer.kinds.pretraining.workload import Pretraining
 from trainer.records.steps import here
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState
-from trainer.training.saver import Saver, take_snapshot
+from trainer.training.saver import Saver, SaverOptions, take_snapshot
 from trainer.training.schedules import make_schedule
 from trainer.training.step import make_optimizer
 
@@ -48,7 +48,7 @@ def compare_with_blocking(folder: Path) -> list[float]:
     model(input_ids=ids, labels=ids).loss.backward()
     optimizer.step()
     ratios = []
-    with Saver(store, "runs/stalls", model, [], "0" * 16, keep_last=2) as saver:
+    with Saver(store, "runs/stalls", model, SaverOptions([], "0" * 16, keep_last=2)) as saver:
         for step in range(1, PAIRS + 1):
             started = time.perf_counter()
             saver.save(partial(

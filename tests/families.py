@@ -31,7 +31,7 @@ from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState
 from trainer.training.restoring import restore
 from trainer.training.runtime import Runtime
-from trainer.training.saver import Saver, take_snapshot
+from trainer.training.saver import Saver, SaverOptions, take_snapshot
 from trainer.training.schedules import make_schedule
 from trainer.training.step import make_optimizer, train_step
 
@@ -191,7 +191,7 @@ def try_routers(case: Case) -> str:
 def continued(learner: Learner, folder: Path) -> Learner:
     """The same training, after saving and loading a checkpoint."""
     store, run = Store(str(folder)), "runs/tiny"
-    with Saver(store, run, learner.model, [], "0123456789abcdef", 1) as saver:
+    with Saver(store, run, learner.model, SaverOptions([], "0123456789abcdef", 1)) as saver:
         saver.save(partial(
             take_snapshot, state=TrainState(step=STEPS, attempts=STEPS), model=learner.model,
             objective=learner.objective,

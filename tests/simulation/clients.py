@@ -28,7 +28,7 @@ from trainer.store.names import CHECKPOINT_KIND, CONFIG, FINAL, FINAL_KIND
 from trainer.store.storage import Store
 from trainer.training.checkpoint import STATE, TrainState, find_checkpoint, read_state
 from trainer.training.identity import Run, check_begun
-from trainer.training.saver import Saver
+from trainer.training.saver import Saver, SaverOptions
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class FoldSaver(Saver):
             (folder / STATE).write_text(json.dumps({"state": state.model_dump(), "total": snapshot.total}))
             self._require_lease()
             self._drop_dangling_pointer(state)
-            publish_folder(self._store, folder, place, CHECKPOINT_KIND, self._fingerprint, self._details(state))
+            publish_folder(self._store, folder, place, CHECKPOINT_KIND, self._options.fingerprint, self._details(state))
         self._unmarked.append((state, snapshot.epoch))
 
 
@@ -116,7 +116,8 @@ def train(world: World, name: str, data: str, raw: Path, relied: Counter[str]) -
         if is_finished(store, run):
             return
         state, total = resume(store, run) or (TrainState(), begun)
-        with FoldSaver(store, key, None, (), run.fingerprint, keep_last=1, check=lease.check) as saver:
+        options = SaverOptions((), run.fingerprint, keep_last=1, check=lease.check)
+        with FoldSaver(store, key, None, options) as saver:
             manifest = require_data(store, found.key)
             if state.step:
                 saver.complete(state)

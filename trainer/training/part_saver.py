@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from safetensors.torch import save_file
@@ -34,9 +34,10 @@ from trainer.records.shapes import folder_name
 from trainer.store.artifact_files import named_by_content
 from trainer.store.manifest import MANIFEST, FileRecord, digest_file, make_manifest, read_manifest, write_manifest
 from trainer.store.names import CHECKPOINT_KIND
+from trainer.store.storage import Store
 from trainer.training.checkpoint import STATE, TrainState
 from trainer.training.runtime import Runtime
-from trainer.training.saver import Commit, Saver, Snapshot, as_storage_errors
+from trainer.training.saver import Commit, Saver, SaverOptions, Snapshot, as_storage_errors
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +45,12 @@ log = logging.getLogger(__name__)
 class PartSaver(Saver):
     """A `Saver` for every rank of a sharded model. The result of a save, a commit or an error, is the same on all."""
 
-    def __init__(self, *arguments: Any, runtime: Runtime, settings: Mapping[str, bytes], **options: Any) -> None:
+    def __init__(
+        self, store: Store, run: str, model: PreTrainedModel, options: SaverOptions, runtime: Runtime,
+        settings: Mapping[str, bytes],
+    ) -> None:  # fmt: skip
         """`runtime` has a process group that nothing else uses; `settings` are the model's small files, by name."""
-        super().__init__(*arguments, **options)
+        super().__init__(store, run, model, options)
         self._runtime, self._settings = runtime, settings
 
     def complete(self, state: TrainState) -> None:
@@ -105,7 +109,7 @@ class PartSaver(Saver):
                     found.append(self._put(path, place, record, named_by_content(STATE, record.sha256)))
                 else:
                     found.append(present.get(path.name) or self._put(path, place, record, path.name))
-            manifest = make_manifest(CHECKPOINT_KIND, self._fingerprint, found, self._details(state))
+            manifest = make_manifest(CHECKPOINT_KIND, self._options.fingerprint, found, self._details(state))
             write_manifest(self._store, place, manifest)
         self._unmarked.append((state, snapshot.epoch))
 

@@ -68,7 +68,7 @@ from trainer.training.runtime import (
     require_shared,
     start_runtime,
 )
-from trainer.training.saver import Saver
+from trainer.training.saver import Saver, SaverOptions
 from trainer.training.schedules import make_schedule, planned_rates
 from trainer.training.sharding import is_sharded, reshard, sharding_group
 from trainer.training.step import make_optimizer
@@ -300,13 +300,13 @@ def _make_saver(
             runlog.sync()
 
     training, ended = job.training, partial(ended_epoch, every=workload.plan.steps_per_epoch)
-    arguments = (
-        store, run.key, model, workload.files, run.fingerprint, training.keep_last, workload.criterion.figure, check,
-        ended, training.keep_epochs, workload.base if runtime.rank == 0 else None,
+    options = SaverOptions(
+        workload.files, run.fingerprint, training.keep_last, workload.criterion.figure, check, ended,
+        training.keep_epochs, workload.base if runtime.rank == 0 else None,
     )  # fmt: skip
     if is_sharded(model):
-        return PartSaver(*arguments, runtime=runtime.with_own_group(), settings=settings)
-    return Saver(*arguments) if runtime.rank == 0 else None
+        return PartSaver(store, run.key, model, options, runtime.with_own_group(), settings)
+    return Saver(store, run.key, model, options) if runtime.rank == 0 else None
 
 
 def _warn_republished(store: Store, run: Run, checkpoint: str | None) -> None:

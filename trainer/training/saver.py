@@ -189,6 +189,28 @@ class Commit(NamedTuple):
     seconds: float
 
 
+@dataclass(frozen=True)
+class SaverOptions:
+    """What a run's checkpoints contain besides its state, which are kept, and whether they may be written."""
+
+    extra: Sequence[Path]
+    """Files beside the model."""
+    fingerprint: str
+    """The run's fingerprint."""
+    keep_last: int
+    figure: str = "loss"
+    """The figure that decides which checkpoint is the best."""
+    check: Callable[[], None] = lambda: None
+    """Called before each commit, before its pointers are written, and before deletions; raises if this process may no
+    longer write to the run."""
+    ended: EndedEpoch = lambda step: None
+    """Returns the epoch that ends at a step."""
+    keep_epochs: int | None = None
+    """How many checkpoints of epochs are kept, the newest; None: all."""
+    base: Base | None = None
+    """The model beside which an adapter is trained; then only the adapter is saved."""
+
+
 class Saver:
     """Writes snapshots in a background thread, one at a time, and deletes checkpoints that are not to be kept.
 
@@ -198,31 +220,9 @@ class Saver:
     commit only its pointers are retried, and deletions that fail are left for later.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        run: str,
-        model: PreTrainedModel,
-        extra: Sequence[Path],
-        fingerprint: str,
-        keep_last: int,
-        figure: str = "loss",
-        check: Callable[[], None] = lambda: None,
-        ended: EndedEpoch = lambda step: None,
-        keep_epochs: int | None = None,
-        base: Base | None = None,
-    ) -> None:
-        """`base` is the model beside which an adapter is trained; then only the adapter is saved.
-
-        `check` is called before each commit, before its pointers are written, and before deletions; it raises if this
-        process may no longer write to the run.
-
-        `ended` returns the epoch that ends at a step. The checkpoints of all epochs are kept, or of the newest
-        `keep_epochs`.
-        """
-        self._store, self._run, self._model, self._extra = store, run, model, extra
-        self._fingerprint, self._keep_last, self._figure, self._require_lease = fingerprint, keep_last, figure, check
-        self._ended, self._keep_epochs, self._base = ended, keep_epochs, base
+    def __init__(self, store: Store, run: str, model: PreTrainedModel, options: SaverOptions) -> None:
+        self._store, self._run, self._model, self._options = store, run, model, options
+        self._require_lease = options.check
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[Commit] | None = None
         self._failures = 0
@@ -285,14 +285,14 @@ class Saver:
         state, place = snapshot.state, self._place(snapshot)
         with as_storage_errors(self._store.path(place)), self._store.staging(snapshot.size(), place) as folder:
             # `save_model` empties the mapping that it is given, and a retry must start from the same snapshot.
-            save_model(self._model, folder, self._base, snapshot.weights)
+            save_model(self._model, folder, self._options.base, snapshot.weights)
             save_file(snapshot.optimizer, folder / OPTIMIZER)
             self._write_settings(snapshot, folder)
             self._require_lease()
             self._drop_dangling_pointer(state)
             # The commit: publish_folder -> put_published -> Store.put_folder, and there the rename in store/local.py or
             # the upload of the manifest, after the other files, in store/remote.py.
-            publish_folder(self._store, folder, place, CHECKPOINT_KIND, self._fingerprint, self._details(state))
+            publish_folder(self._store, folder, place, CHECKPOINT_KIND, self._options.fingerprint, self._details(state))
         self._unmarked.append((state, snapshot.epoch))
 
     def _place(self, snapshot: Snapshot) -> str:
@@ -300,13 +300,13 @@ class Saver:
 
     def _write_settings(self, snapshot: Snapshot, folder: Path) -> None:
         """Write everything except tensors: the files beside the model, and state.json."""
-        for path in self._extra:
+        for path in self._options.extra:
             (folder / path.name).write_bytes(path.read_bytes())
         saved = {"state": snapshot.state.model_dump(), "settings": snapshot.settings}
         (folder / STATE).write_text(json.dumps(saved, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
     def _details(self, state: TrainState) -> dict[str, Any]:
-        return {"step": state.step, "scores": state.scores, "run": self._fingerprint}
+        return {"step": state.step, "scores": state.scores, "run": self._options.fingerprint}
 
     def _drop_dangling_pointer(self, state: TrainState) -> None:
         if state.step == self._replaced:  # a kill during the replacement must not leave a dangling pointer
@@ -330,7 +330,7 @@ class Saver:
 
     def _ended_epoch(self, state: TrainState, step: int) -> int | None:
         """The epoch that ends at a step; None while the step is unmeasured: the pointer's name contains its figure."""
-        return None if state.unmeasured and step == state.step else self._ended(step)
+        return None if state.unmeasured and step == state.step else self._options.ended(step)
 
     def _point_out(self, state: TrainState, epoch: int | None) -> None:
         self._require_lease()
@@ -338,7 +338,7 @@ class Saver:
         if state.best_step == state.step:
             self._point(BEST, state)
         if epoch is not None:
-            pointer = epoch_pointer(epoch, state.step, self._figure, state.scores)
+            pointer = epoch_pointer(epoch, state.step, self._options.figure, state.scores)
             self._point(pointer, state)
             for name, step in find_epochs(self._store, self._run).items():
                 if step == state.step and f"{EPOCHS}/{name}" != pointer:  # of before `best_by` was changed
@@ -356,12 +356,12 @@ class Saver:
 
     def _delete_unneeded(self, state: TrainState) -> None:
         """Delete uncommitted folders, and checkpoints that are not among the last, the best, or a kept epoch's."""
-        steps = committed_steps(self._store, self._run)
+        steps, options = committed_steps(self._store, self._run), self._options
         ended = partial(self._ended_epoch, state)
-        if self._keep_epochs is not None:
-            drop_epochs(self._store, self._run, self._keep_epochs)
-        kept = repair_pointers(self._store, self._run, steps, state, ended, self._figure, self._keep_epochs)
-        kept.update(steps[-self._keep_last :], [] if state.best_step is None else [state.best_step])
+        if options.keep_epochs is not None:
+            drop_epochs(self._store, self._run, options.keep_epochs)
+        kept = repair_pointers(self._store, self._run, steps, state, ended, options.figure, options.keep_epochs)
+        kept.update(steps[-options.keep_last :], [] if state.best_step is None else [state.best_step])
         unneeded = [step for step in saved_steps(self._store, self._run) if step not in kept]
         self._delete_listed([f"{self._run}/{folder_name(step)}" for step in unneeded], first=MANIFEST)
 

@@ -24,7 +24,7 @@ from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState, find_checkpoint
 from trainer.training.restoring import restore
 from trainer.training.runtime import Runtime
-from trainer.training.saver import HostCopies, Saver, Snapshot, take_snapshot
+from trainer.training.saver import HostCopies, Saver, SaverOptions, Snapshot, take_snapshot
 from trainer.training.schedules import make_schedule
 from trainer.training.step import make_optimizer, train_step
 
@@ -66,7 +66,7 @@ def learner(runtime: Runtime) -> Learner:
 
 
 def save(store: Store, learner: Learner, *states: TrainState) -> None:
-    with Saver(store, RUN, learner.model, [], "0123456789abcdef", keep_last=2) as writer:
+    with Saver(store, RUN, learner.model, SaverOptions([], "0123456789abcdef", keep_last=2)) as writer:
         for state in states:
             writer.save(partial(learner.snapshot, state=state))
 

@@ -18,7 +18,7 @@ from trainer.store.storage import Store
 from trainer.training import saver
 from trainer.training.checkpoint import EndedEpoch, TrainState, find_checkpoint
 from trainer.training.run_repair import find_best
-from trainer.training.saver import Saver, Snapshot
+from trainer.training.saver import Saver, SaverOptions, Snapshot
 
 RUN = "runs/tiny"
 
@@ -34,9 +34,8 @@ class Keeper:
         figure: str = "loss",
     ) -> None:  # fmt: skip
         self.model = new_model({**SMALL_MODEL, "n_layer": 1, "n_embd": 8}, 8, 9)
-        self.saver = Saver(
-            store, RUN, self.model, [], "0123456789abcdef", keep_last, figure, ended=ended, keep_epochs=keep_epochs
-        )
+        options = SaverOptions([], "0123456789abcdef", keep_last, figure, ended=ended, keep_epochs=keep_epochs)
+        self.saver = Saver(store, RUN, self.model, options)
         self.state = TrainState()
 
     def save(self, step: int, loss: float | None = None, epoch: int | None = None) -> None:
@@ -220,7 +219,8 @@ def test_what_was_never_committed_is_none_of_the_last_and_goes(empty_store: Stor
 def test_an_epoch_whose_scores_lack_the_figure_that_is_asked_for_now_is_named_without_it(empty_store: Store) -> None:
     keeper = Keeper(empty_store, keep_last=1)
     keeper.save(2, 3.0)
-    Saver(empty_store, RUN, keeper.model, [], "0123456789abcdef", 1, "f1", ended=lambda step: 1).complete(keeper.state)
+    options = SaverOptions([], "0123456789abcdef", 1, "f1", ended=lambda step: 1)
+    Saver(empty_store, RUN, keeper.model, options).complete(keeper.state)
     assert empty_store.names(f"{RUN}/epochs") == ["epoch-0001-step-00000002"]
 
 
