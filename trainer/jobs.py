@@ -45,7 +45,7 @@ def train(config: str | RunJob, *overrides: str) -> str:
     rank = int(os.environ.get("RANK", "0"))
     if not logging.root.handlers:
         start_logging(logging.INFO if rank == 0 else logging.ERROR, for_terminals())
-    job = heed_launcher(load_training_job(config, overrides) if isinstance(config, str) else config)
+    job = use_launcher_precision(load_training_job(config, overrides) if isinstance(config, str) else config)
     with explaining_lost_ranks():
         return _train(job)
 
@@ -131,7 +131,7 @@ class InRanks:
         return found
 
 
-def heed_launcher(job: RunJob) -> RunJob:
+def use_launcher_precision(job: RunJob) -> RunJob:
     """The job, with the precision of accelerate's configuration unless the job sets its own.
 
     Raises `ConfigError` if the job's engine would start its own ranks.

@@ -18,7 +18,7 @@ from trainer.store.storage import Store
 
 
 class Here:
-    """A carrier that does units of work in this process."""
+    """An executor that does units of work in this process."""
 
     most = None
     done = 0

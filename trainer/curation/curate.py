@@ -29,7 +29,7 @@ from trainer.data.decisions import KIND, PIECES, read_pieces
 from trainer.data.pieces import Piece
 from trainer.data.shard_building import Workers
 from trainer.data.sources import PIECE_BYTES, forgetting_changed
-from trainer.data.tokenization import carrier_of
+from trainer.data.tokenization import executor_for
 from trainer.records.basis import by_file
 from trainer.records.steps import CONTENTS, Explains, Parts, Sources, Step, publish
 from trainer.store.manifest import Manifest
@@ -152,8 +152,8 @@ def curate(store: Store, job: PrepareJob, progress: Progress) -> Step:
 
     def build(step: Step) -> Manifest:
         workers = Workers(job.data.workers or usable_cores())
-        with forgetting_changed(store), workers, carrier_of(job, workers) as carrier:
-            decided = CurationRun(store, job, plan, carrier, progress)
+        with forgetting_changed(store), workers, executor_for(job, workers) as executor:
+            decided = CurationRun(store, job, plan, executor, progress)
             decided.measure()
             decided.filter()
             decided.drop_duplicates()

@@ -47,7 +47,7 @@ from trainer.curation.units import Numbering, Unit, divide, measure, number, wit
 from trainer.data.decisions import FORMAT, identities, transform_options
 from trainer.data.pieces import Piece, is_cut_within_documents
 from trainer.data.sources import PIECE_BYTES, column_names, find_pieces, reading_options
-from trainer.data.tokenization import carried
+from trainer.data.tokenization import run_units
 from trainer.engines.executors import Executor
 from trainer.records.steps import CONTENTS
 from trainer.store.manifest import fingerprint
@@ -170,9 +170,9 @@ def no_number(corpus: CorpusConfig, pieces: Sequence[Piece], column: str) -> Cor
 class CurationRun:
     """Decisions in progress: for each document 0 while it is kept, else the number of its reason, from 1."""
 
-    def __init__(self, store: Store, job: PrepareJob, plan: Plan, carrier: Executor, progress: Progress) -> None:
+    def __init__(self, store: Store, job: PrepareJob, plan: Plan, executor: Executor, progress: Progress) -> None:
         assert job.data.curation is not None
-        self.store, self.job, self.plan, self.carrier, self.progress = store, job, plan, carrier, progress
+        self.store, self.job, self.plan, self.executor, self.progress = store, job, plan, executor, progress
         self.options = job.data.curation
         self.names = reasons_of(self.options, plan.tests)
         wanted, transform = self.options.decontaminate, self.options.transform
@@ -309,5 +309,5 @@ class CurationRun:
         return self.names.index(reason) + 1
 
     def _carry(self, work: Callable[..., Any], calls: Iterable[Sequence[Any]], bar: Bar) -> None:
-        for _ in carried(self.carrier, bar, work, calls):
+        for _ in run_units(self.executor, bar, work, calls):
             pass

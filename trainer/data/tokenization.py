@@ -61,7 +61,7 @@ LOOK_SECONDS = 0.5
 
 
 @contextmanager
-def carrier_of(job: PrepareJob, workers: Workers, load: Callable[[], object] | None = None) -> Iterator[Executor]:
+def executor_for(job: PrepareJob, workers: Workers, load: Callable[[], object] | None = None) -> Iterator[Executor]:
     """The executor of a job: processes of this machine, or tasks of its cluster, which call `load` beforehand."""
     if isinstance(job.engine, RayEngine):
         from trainer.engines.ray_tasks import ray_tasks
@@ -72,15 +72,15 @@ def carrier_of(job: PrepareJob, workers: Workers, load: Callable[[], object] | N
         yield workers
 
 
-def carried(carrier: Executor, bar: Bar, work: Callable[..., Any], calls: Iterable[Sequence[Any]]) -> Iterator[Any]:
+def run_units(executor: Executor, bar: Bar, work: Callable[..., Any], calls: Iterable[Sequence[Any]]) -> Iterator[Any]:
     """Yield the results of calls as they finish. Raises the first error, or on a stop request."""
-    waiting, before = iter(calls), carrier.done
-    pending = {carrier.submit(work, *arguments) for arguments in islice(waiting, carrier.most)}
+    waiting, before = iter(calls), executor.done
+    pending = {executor.submit(work, *arguments) for arguments in islice(waiting, executor.most)}
     while pending:
         check_stop()
         finished, pending = wait(pending, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED)
-        bar.reach(carrier.done - before)
-        pending |= {carrier.submit(work, *arguments) for arguments in islice(waiting, len(finished))}
+        bar.reach(executor.done - before)
+        pending |= {executor.submit(work, *arguments) for arguments in islice(waiting, len(finished))}
         for future in finished:
             yield future.result()
 
@@ -182,14 +182,14 @@ def _build(
     look_at_text(corpus, files_of([piece for shard in missing for piece in shard.pieces]))
     known_size = not any(compression_of(piece.path) for shard in missing for piece in shard.pieces)
     load = partial(load_encoder, job.store, tokenizer_key, data.tokenizer.engine)
-    with forgetting_changed(store), carrier_of(job, workers, load) if missing else nullcontext(workers) as carrier:
+    with forgetting_changed(store), executor_for(job, workers, load) if missing else nullcontext(workers) as executor:
         engine = _checked_engine(store, data.tokenizer.engine, reader, work, tokenizer)
         recipe = Recipe(job.store, key, corpus, tokenizer_key, engine, data.validation_fraction, reader.transform)
         with progress.bar(
             f"tokenize {corpus.name}", sum(s.raw_bytes for s in missing) if known_size else None, "B"
         ) as bar:
             largest = sorted(missing, key=lambda shard: shard.raw_bytes, reverse=True)
-            for record in carried(carrier, bar, build, ((recipe, shard) for shard in largest)):
+            for record in run_units(executor, bar, build, ((recipe, shard) for shard in largest)):
                 records[record.number] = record
     return _commit(step, recipe, tokenizer, work, [records[shard.number] for shard in work])
 
