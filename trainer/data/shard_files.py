@@ -99,7 +99,7 @@ SUSPECT = "suspect.json"
 """A file in the set's folder; only its existence matters."""
 
 
-def suspect(store: Store, key: str, problem: str) -> None:
+def mark_damaged(store: Store, key: str, problem: str) -> None:
     """Mark an artifact as damaged; if the mark cannot be written, log a warning that says what to do."""
     try:
         store.write_json(f"{key}/{SUSPECT}", {"problem": problem})
@@ -107,12 +107,12 @@ def suspect(store: Store, key: str, problem: str) -> None:
         log.warning("%s: prepare the data with --verify, which reads all of %s", error, store.path(key))
 
 
-def is_suspect(store: Store, key: str) -> bool:
+def is_marked(store: Store, key: str) -> bool:
     """Whether damage was found in an artifact since it was last fully verified."""
     return store.exists(f"{key}/{SUSPECT}")
 
 
-def clear(store: Store, key: str) -> None:
+def clear_mark(store: Store, key: str) -> None:
     """Remove the mark after an artifact was fully read and matches its manifest."""
     store.delete(f"{key}/{SUSPECT}")
 
@@ -161,7 +161,7 @@ class ShardFiles:
             with self._store.reading(f"{self._key}/{self._files[number].name}"):
                 raise
         except ArtifactError as error:
-            suspect(self._store, self._key, str(error))
+            mark_damaged(self._store, self._key, str(error))
             raise
         return np.frombuffer(data, self._dtype)
 
@@ -244,6 +244,6 @@ def read_index(store: Store, key: str, file: FileRecord) -> NDArray[np.int64]:
     try:
         raw = retry_transient(lambda: read_made(store, key, file))
     except ArtifactError as error:
-        suspect(store, key, str(error))
+        mark_damaged(store, key, str(error))
         raise
     return np.frombuffer(raw, dtype="<u8").astype(np.int64)

@@ -29,7 +29,7 @@ from trainer.data.pieces import Piece, assigned
 from trainer.data.raw_files import compression_of
 from trainer.data.readers import ignore
 from trainer.data.shard_building import Recipe, ShardWork, Workers, build, find_shards, finished_shards, load_encoder
-from trainer.data.shard_files import clear, is_suspect
+from trainer.data.shard_files import clear_mark, is_marked
 from trainer.data.shards import FORMAT, KIND, ShardRecord, record_file, shards_manifest, token_dtype
 from trainer.data.sources import PIECE_BYTES, files_of, find_pieces, forgetting_changed, look_at_text, reading_options
 from trainer.data.tokenizer_training import spread
@@ -132,7 +132,7 @@ def tokenize(
         }
         inputs = {"tokenizer": tokenizer.as_input(), **({"decisions": decisions.as_input()} if decisions else {})}
         key = f"{KIND}/{corpus}-{name_of(recipe, inputs, TOLD)}"
-        depth: Depth = "all" if job.verify or is_suspect(store, key) else "sizes"
+        depth: Depth = "all" if job.verify or is_marked(store, key) else "sizes"
 
         def build(step: Step) -> Manifest:
             return _build(step, job, reader, tokenizer.key, info, work, workers, depth, progress)
@@ -140,7 +140,7 @@ def tokenize(
         return Step(
             store, KIND, KIND, corpus, recipe, build, inputs=inputs, told=TOLD, depth=depth, in_place=True,
             accept=lambda manifest: _check_bad_records(corpus, options.max_bad_records, manifest.details),
-            passed=partial(clear, store, key) if depth == "all" else nothing,
+            passed=partial(clear_mark, store, key) if depth == "all" else nothing,
             explains=Explains(
                 sources=lambda: by_file(vars(piece) for piece in pieces),
                 recall_sources=partial(_recall_sources, store),
@@ -293,7 +293,7 @@ def _commit(
     for name, damage in find_damage(store, step.key, manifest, "sizes").items():
         raise StorageError(f"{store.path(step.key)}/{name} {damage}: another process changes this store; run it again")
     store.delete(f"{step.key}/{STARTED}")
-    clear(store, step.key)
+    clear_mark(store, step.key)
     write_manifest(store, step.key, manifest)
     if totals.bad_records:
         log.warning("corpus %s: skipped %s", corpus.name, describe_bad(totals.bad_records, skipped))

@@ -37,20 +37,20 @@ from trainer.store.storage import Store
 log = logging.getLogger(__name__)
 
 
-def make_card(facts: RunFacts, account: ReportContent) -> str:
+def make_card(facts: RunFacts, content: ReportContent) -> str:
     """The model card as Markdown with YAML front matter; the same text for the same run."""
     sections = [
-        ("Use", [f"```python\n{account.card.use}\n```"]),
-        ("Training data", _show(account.data)),
-        ("Results", [markdown_text(account.verdict), markdown_text(account.evaluated)]),
-        *((section.title, _show(section)) for section in account.results),
-        ("Model", [markdown_pairs("Model", account.model)]),
+        ("Use", [f"```python\n{content.card.use}\n```"]),
+        ("Training data", _show(content.data)),
+        ("Results", [markdown_text(content.verdict), markdown_text(content.evaluated)]),
+        *((section.title, _show(section)) for section in content.results),
+        ("Model", [markdown_pairs("Model", content.model)]),
         ("Training settings", [markdown_pairs("Setting", _settings(facts))]),
         ("Versions", [markdown_pairs("Name", environment_pairs(facts))]),
     ]
-    matter, missing = describe_metadata(facts, account)
+    matter, missing = describe_metadata(facts, content)
     front = yaml.safe_dump(matter, sort_keys=False, allow_unicode=True)
-    text = [f"---\n{front}---", f"# {markdown_text(facts.name)}", _what_it_is(facts, account)]
+    text = [f"---\n{front}---", f"# {markdown_text(facts.name)}", _what_it_is(facts, content)]
     if missing:
         text.append(f"Missing above: {markdown_text('; '.join(missing))}.")
     for title, paragraphs in sections:
@@ -58,9 +58,9 @@ def make_card(facts: RunFacts, account: ReportContent) -> str:
     return "\n\n".join(text) + "\n"
 
 
-def _what_it_is(facts: RunFacts, account: ReportContent) -> str:
+def _what_it_is(facts: RunFacts, content: ReportContent) -> str:
     return (
-        f"{markdown_text(account.card.summary)} with headrace {facts.final.headrace}. The run's fingerprint is "
+        f"{markdown_text(content.card.summary)} with headrace {facts.final.headrace}. The run's fingerprint is "
         f"`{facts.config['fingerprint']}`; `lineage.json` in the run's folder lists every artifact it was built from."
     )
 
@@ -148,22 +148,22 @@ def make_report(store: Store, run_key: str) -> Report:
     `ArtifactError` if one of its inputs is missing or its model is damaged.
     """
     facts = read_facts(store, run_key)
-    account = report_content(facts)
+    content = report_content(facts)
     name, page = _identify(facts), f"{run_key}/{REPORT}"
     reused = _is_intact(store, facts, name)
     if not reused:
-        texts = {REPORT: render_page(facts, account), CARD: make_card(facts, account)}
+        texts = {REPORT: render_page(facts, content), CARD: make_card(facts, content)}
         contents = {file: text.encode(errors="replace") for file, text in texts.items()}
         lineage = make_lineage(store, facts)
         store.write_bytes(page, contents[REPORT])
         publish_card(store, facts, contents[CARD])
         write_outcome(
-            store, facts, [each for section in account.samples for block in section.blocks for each in block.samples]
+            store, facts, [each for section in content.samples for block in section.blocks for each in block.samples]
         )
         made = [_record(file, data) for file, data in contents.items()]
         lineage["report"] = {"fingerprint": name, "files": describe_files(made)}
         write_sealed(store, f"{run_key}/{LINEAGE}", lineage)
-    markdown = make_markdown(facts, account, store.path(page))
+    markdown = make_markdown(facts, content, store.path(page))
     return Report(key=page, fingerprint=name, markdown=markdown, reused=reused)
 
 
@@ -202,13 +202,13 @@ def publish_card(store: Store, facts: RunFacts, card: bytes) -> None:
     write_manifest(store, folder, facts.final.model_copy(update={"files": files}))
 
 
-def render_page(facts: RunFacts, account: ReportContent) -> str:
+def render_page(facts: RunFacts, content: ReportContent) -> str:
     """The report as one HTML page; the same text for the same run."""
     of_tasks = task_curves(facts.records, best_by(facts.job))
-    curves = draw_curves([*account.curves, *of_tasks], with_planned_rates(facts.records), facts.steps)
+    curves = draw_curves([*content.curves, *of_tasks], with_planned_rates(facts.records), facts.steps)
     return open_template(PAGE).render(
         name=facts.name,
-        account=account,
+        content=content,
         curves={title: Markup(svg) for title, svg in curves.items()},
         speed=speed_pairs(facts),
         environment=environment_pairs(facts),
@@ -231,14 +231,14 @@ def open_template(name: str) -> Template:
     return environment.get_template(name)
 
 
-def make_markdown(facts: RunFacts, account: ReportContent, path: str) -> str:
+def make_markdown(facts: RunFacts, content: ReportContent, path: str) -> str:
     """The report's summary for an orchestrator's page: verdict, key figures, scores and data."""
-    tiles = Table(["Figure", "Value", ""], [[tile.label, tile.figure, tile.note] for tile in account.tiles], words=3)
-    scores, data = first_table(account.results), first_table([account.data])
+    tiles = Table(["Figure", "Value", ""], [[tile.label, tile.figure, tile.note] for tile in content.tiles], words=3)
+    scores, data = first_table(content.results), first_table([content.data])
     parts = [
         f"# {markdown_text(facts.name)}",
-        markdown_text(account.verdict),
-        markdown_text(account.evaluated),
+        markdown_text(content.verdict),
+        markdown_text(content.evaluated),
         markdown_table(tiles),
         *([f"## Results\n\n{markdown_table(scores)}"] if scores else []),
         *([f"## Data\n\n{markdown_table(data)}"] if data else []),

@@ -75,21 +75,21 @@ HUB_METRICS = {
 """The hub's names of figures that have other names in headrace."""
 
 
-def describe_metadata(facts: RunFacts, account: ReportContent) -> tuple[dict[str, Any], list[str]]:
+def describe_metadata(facts: RunFacts, content: ReportContent) -> tuple[dict[str, Any], list[str]]:
     """The front matter, and the missing entries that the hub would show, with what to do."""
     base = facts.config.get("base") or {}
     card = facts.job.get("card") or {}
     license_, language = (card.get(field) or base.get(field) for field in ("license", "language"))
-    results = [result for result in account.card.results if result["metrics"]]
+    results = [result for result in content.card.results if result["metrics"]]
     family = facts.model_config.get("model_type")
     matter = {
         "library_name": "peft" if facts.is_adapter else "transformers",
-        "pipeline_tag": account.card.task,
+        "pipeline_tag": content.card.task,
         "license": license_,
         "language": language or None,
         "base_model": base.get("hub"),
-        **account.card.matter,
-        "tags": ["headrace", account.card.tag, *([str(family)] if family else [])],
+        **content.card.matter,
+        "tags": ["headrace", content.card.tag, *([str(family)] if family else [])],
         "model-index": [{"name": facts.name, "results": results}] if results else None,
     }
     missing = [

@@ -201,9 +201,9 @@ def draw(world: World) -> Any:
     found = []
     for run in (FINISHED, TUNED):
         facts = read_facts(world.open, run)
-        account = report_content(facts)
+        content = report_content(facts)
         found.append(
-            (account.verdict, account.tiles, draw_curves(account.curves[:1], facts.records, facts.steps).keys())
+            (content.verdict, content.tiles, draw_curves(content.curves[:1], facts.records, facts.steps).keys())
         )
     return found
 

@@ -22,7 +22,7 @@ from trainer.common.errors import ArtifactError, StorageError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.data.dataset import open_dataset, read_batch
-from trainer.data.shard_files import ShardFiles, is_suspect
+from trainer.data.shard_files import ShardFiles, is_marked
 from trainer.data.shards import open_shards
 from trainer.data.step_plan import make_plan
 from trainer.data.tokenization import shard_manifests
@@ -147,7 +147,7 @@ def test_what_is_cut_short_or_missing_is_refused_by_name(damage: str, tmp_path: 
         ArtifactError, match=rf"{name} (is missing|does not match its checksum).*; prepare the data again"
     ):
         shards.read(0, TOKENS - 10, TOKENS)
-    assert is_suspect(Store(str(tmp_path)), "shards/a")
+    assert is_marked(Store(str(tmp_path)), "shards/a")
 
 
 def test_a_disk_that_does_not_read_is_an_error_of_the_store(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_damage_that_training_finds_is_mended_by_the_next_preparation(
     assert f"{path} does not match its checksum" in caplog.text and "rebuilding it" in caplog.text
     assert path.read_bytes() == before
     assert [ref.reused for ref in again.shards] == [False, True]
-    assert not is_suspect(store, key)
+    assert not is_marked(store, key)
     whole(open_shards(store, key).train)
 
 
@@ -244,7 +244,7 @@ def test_a_rotten_copy_of_a_remote_shard_is_fetched_anew(
     with caplog.at_level(logging.WARNING):
         assert all(map(np.array_equal, whole(shards), expected))
     assert "the copy on this machine's disk was changed; fetching it again" in caplog.text
-    assert not is_suspect(store, key)
+    assert not is_marked(store, key)
 
 
 @pytest.mark.deep
