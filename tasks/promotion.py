@@ -20,7 +20,7 @@ from trainer.records.evaluations import Result
 from trainer.records.lease import LONG, LONGEST, holding
 from trainer.records.results import Remeasured, Verdict
 from trainer.registry.gate import ALREADY, Basis, unapproved
-from trainer.registry.promotion import find_rival, key_of, look, pass_through, remeasure
+from trainer.registry.promotion import champion_to_measure, key_of, look, pass_through, remeasure
 from trainer.store.storage import Store
 
 GATE_NOT_MET = "headrace.gate-not-met"
@@ -43,8 +43,8 @@ def consider(
     """
     if gate is None:
         return None
-    rival = patient(find_rival)(Store(store), gate, run, evaluation.measured_on)
-    remeasured = None if rival is None else remeasure(rival, lambda: measure(rival.run))
+    champion = patient(champion_to_measure)(Store(store), gate, run, evaluation.measured_on)
+    remeasured = None if champion is None else remeasure(champion, lambda: measure(champion.run))
     found = (evaluation.figures(), evaluation.measured_on, remeasured)
     # A lease keeps garbage collection from deleting the run while it waits for a person.
     with holding(Store(store), run, LONGEST) if gate.approval else nullcontext():

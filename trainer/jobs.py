@@ -119,7 +119,7 @@ class InRanks:
     def consider(
         self, job: Any, data: TrainingData, plan: RunPlan, run: str, evaluation: Result | None
     ) -> Verdict | None:
-        remeasured = measure_rival(job, run, evaluation, self._progress, self._runtime)
+        remeasured = measure_champion(job, run, evaluation, self._progress, self._runtime)
         gate = job.promotion
         if gate is None or evaluation is None:
             return None
@@ -149,7 +149,7 @@ def use_launcher_precision(job: RunJob) -> RunJob:
     return validate_job(type(job), values, "with the mixed precision of accelerate's configuration")
 
 
-def measure_rival(
+def measure_champion(
     job: RunJob,
     run_key: str,
     evaluation: Result | None,
@@ -160,24 +160,24 @@ def measure_rival(
     rank.
     """
     from trainer.registry.gate import champion_job
-    from trainer.registry.promotion import find_rival, remeasure
+    from trainer.registry.promotion import champion_to_measure, remeasure
 
     gate, store = job.promotion, Store(job.store)
     if gate is None or evaluation is None:
         return None
-    rival = runtime.on_first(lambda: find_rival(store, gate, run_key, evaluation.measured_on))
-    if rival is None:
+    champion = runtime.on_first(lambda: champion_to_measure(store, gate, run_key, evaluation.measured_on))
+    if champion is None:
         return None
 
     def measure() -> Result:
         from trainer.pipelines.any_kind import ask_harness, evaluate_run
 
-        if (evaluation_job := champion_job(job, rival.run)) is not None:
+        if (evaluation_job := champion_job(job, champion.run)) is not None:
             return ask_harness(evaluation_job, False, progress)
-        return evaluate_run(job, run_key, progress, evaluation.data, rival.run)
+        return evaluate_run(job, run_key, progress, evaluation.data, champion.run)
 
     try:
-        return remeasure(rival, measure)
+        return remeasure(champion, measure)
     except FirstRankFailed as error:
         if error.status != EXIT_BAD_INPUT:  # the first rank ends, too
             raise

@@ -14,7 +14,7 @@ from trainer.common import transient
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, FirstRankFailed, StorageError
 from trainer.common.progress import silent
 from trainer.config.runs import PromotionConfig
-from trainer.jobs import InRanks, consider, measure_rival
+from trainer.jobs import InRanks, consider, measure_champion
 from trainer.records.lease import held
 from trainer.registry.gate import ALREADY
 from trainer.registry.promotion import find_champion, look, pass_through
@@ -82,7 +82,7 @@ def test_a_champion_that_the_first_rank_cannot_measure_ends_another_rank_only_wi
     job: Any = SimpleNamespace(promotion=PromotionConfig(name="lm", threshold=9), store=empty_store.url)
     evaluation = a_result({"validation": {"loss": 1.0}})
     champion = SimpleNamespace(run="runs/champion", fingerprint="0")
-    monkeypatch.setattr("trainer.registry.promotion.find_rival", lambda *_: champion)
+    monkeypatch.setattr("trainer.registry.promotion.champion_to_measure", lambda *_: champion)
     monkeypatch.setattr("trainer.pipelines.any_kind.evaluate_run", fail)
     with nullcontext() if status == EXIT_BAD_INPUT else pytest.raises(FirstRankFailed, match="the store is away"):
-        assert measure_rival(job, "runs/x", evaluation, silent(), cpu_runtime()) is None
+        assert measure_champion(job, "runs/x", evaluation, silent(), cpu_runtime()) is None

@@ -38,7 +38,7 @@ class ReadOnlyStore(Store):
         """Write nothing."""
 
 
-class Looking:
+class ExplainStages:
     """`Stages` that build nothing and collect in `stages` what each stage would do.
 
     Missing artifacts get references as if they existed, so that later stages can be named as far as possible.
@@ -118,7 +118,7 @@ class Looking:
 
 def explain_job(job: RunJob) -> list[StepStatus]:
     """Explain every stage of a job of any kind, in order; raise a `PipelineError` for bad or missing input."""
-    looking = Looking(ReadOnlyStore(job.store))
+    looking = ExplainStages(ReadOnlyStore(job.store))
     walk(job, looking)
     return looking.stages
 

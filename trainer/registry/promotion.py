@@ -84,7 +84,7 @@ def _read_use(store: Store, run: str) -> Use | None:
     return Use(f"{kind.name}, {task or objective}", tuple(class_names(model)) if task in CLASSIFY else ())
 
 
-def find_rival(store: Store, gate: PromotionConfig, run: str, measured_on: Basis) -> Move | None:
+def champion_to_measure(store: Store, gate: PromotionConfig, run: str, measured_on: Basis) -> Move | None:
     """The champion, if a run's model must be compared with it and their scores have different bases."""
     champion = find_champion(store, gate.name)
     if gate.better_by is None or champion is None or is_of(champion, run, _model_of(store, run)):

@@ -65,7 +65,7 @@ class HostCopies:
     """Copies on the CPU, by kind and name."""
 
     def __init__(self) -> None:
-        self._rooms: dict[str, _Room] = {}
+        self._buffers: dict[str, _Buffer] = {}
 
     def take(self, kind: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Copy tensors over the earlier copies of the same kind; tied weights keep sharing their memory."""
@@ -73,12 +73,12 @@ class HostCopies:
         distinct = {place: tensors[name] for name, place in places.items()}
         layout = [(tensor.shape, tensor.dtype) for tensor in distinct.values()]
         lock = any(tensor.is_cuda for tensor in distinct.values())
-        room = self._rooms.get(kind)
-        if room is None or room.layout != layout:
-            self._rooms.pop(kind, None)
-            room = None  # frees its memory before new memory is allocated
-            room = self._rooms[kind] = _Room(layout, lock)
-        copies = dict(zip(distinct, room.tensors, strict=True))
+        buffer = self._buffers.get(kind)
+        if buffer is None or buffer.layout != layout:
+            self._buffers.pop(kind, None)
+            buffer = None  # frees its memory before new memory is allocated
+            buffer = self._buffers[kind] = _Buffer(layout, lock)
+        copies = dict(zip(distinct, buffer.tensors, strict=True))
         for place, tensor in distinct.items():
             copies[place].copy_(tensor.detach(), non_blocking=True)
         if lock:
@@ -86,7 +86,7 @@ class HostCopies:
         return {name: copies[place] for name, place in places.items()}
 
 
-class _Room:
+class _Buffer:
     """Memory for tensors of given shapes and types, one after the other."""
 
     def __init__(self, layout: list[tuple[torch.Size, torch.dtype]], lock: bool) -> None:

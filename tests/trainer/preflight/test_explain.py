@@ -25,7 +25,7 @@ from trainer.data.shard_building import find_shards
 from trainer.data.shards import read_record
 from trainer.kinds.pretraining.kind import evaluation_of
 from trainer.pipelines.any_kind import evaluate_checkpoint, train
-from trainer.pipelines.explain import Looking, ReadOnlyStore, explain_job
+from trainer.pipelines.explain import ExplainStages, ReadOnlyStore, explain_job
 from trainer.preflight.step_status import StepStatus
 from trainer.records.lease import Lease
 from trainer.records.plans import PreparedData
@@ -266,7 +266,7 @@ def test_an_unfinished_run_that_would_be_left_behind_is_named_with_its_step_and_
 
 
 def look_at_encoded(job: FinetuneJob) -> StepStatus:
-    looking = Looking(ReadOnlyStore(job.store))
+    looking = ExplainStages(ReadOnlyStore(job.store))
     looking.make("encode", job)
     (found,) = looking.stages
     return found

@@ -14,7 +14,7 @@ from tests.trainer.preparing import stamps, write_old
 from trainer.common.errors import ArtifactError
 from trainer.common.progress import silent
 from trainer.config.jobs import PrepareJob
-from trainer.pipelines.explain import Looking, ReadOnlyStore
+from trainer.pipelines.explain import ExplainStages, ReadOnlyStore
 from trainer.preflight.step_status import StepStatus
 
 TEXTS = [" ".join(prose(number, 300)) for number in range(12)]
@@ -51,7 +51,7 @@ def job_of(folder: Path, least_bytes: int = 50, **changes: Any) -> PrepareJob:
 
 
 def look_at(name: str, job: PrepareJob, **made: Any) -> StepStatus:
-    looking = Looking(ReadOnlyStore(job.store))
+    looking = ExplainStages(ReadOnlyStore(job.store))
     looking.make(name, job, **made)
     (found,) = looking.stages
     return found

@@ -23,7 +23,7 @@ from trainer.config.labelled import FinetuneJob
 from trainer.config.runs import PromotionConfig
 from trainer.data.shards import open_shards
 from trainer.data.tokenization import shard_manifests
-from trainer.jobs import measure_rival
+from trainer.jobs import measure_champion
 from trainer.models.tokenizer import tokenizer_files
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run
 from trainer.records.basis import TextBasis, text_basis, why_incomparable
@@ -141,7 +141,7 @@ def consider(store: Store, name: str, run: str, found: Result, metric: str = "lo
     job = small_job(Path("nowhere"), store.url, promotion={"name": name, "metric": metric, "better_by": 0.0})
     assert job.promotion is not None
     with cores(1):
-        remeasured = measure_rival(job, run, found, silent(), cpu_runtime())
+        remeasured = measure_champion(job, run, found, silent(), cpu_runtime())
     return pass_through(store, job.promotion, run, found.figures(), found.measured_on, remeasured)
 
 
@@ -262,7 +262,7 @@ def test_a_champion_of_labelled_data_is_measured_anew_on_this_validation_split(
             (folder / "config.json").write_text(json.dumps({**own, **config}))
             publish_folder(store, folder, f"runs/earlier{len(config)}/{FINAL}", FINAL_KIND, "0" * 16, {"run": "0" * 16})
         promote(store, "pairs", f"runs/earlier{len(config)}", {"accuracy": 0.0}, "before figures were recorded")
-        remeasured = measure_rival(job, tuned.run, found, silent(), runtime)
+        remeasured = measure_champion(job, tuned.run, found, silent(), runtime)
         assert job.promotion is not None
         return look(store, job.promotion, tuned.run, found.figures(), found.measured_on, remeasured)
 

@@ -27,10 +27,10 @@ from trainer.records.sealed import sealed_bytes, write_sealed
 from trainer.records.shapes import Move
 from trainer.registry.gate import judge
 from trainer.registry.promotion import (
+    champion_to_measure,
     check_promotion,
     find_champion,
     find_measured,
-    find_rival,
     moves,
     pass_through,
     promote,
@@ -375,7 +375,7 @@ def test_a_champion_is_replaced_by_a_model_for_the_same_use_alone(empty_store: S
             roll_back_to(empty_store, champion)
         else:
             assert "is for another use" in verdict.reason and "promote by hand with another_use=true" in verdict.reason
-            assert find_rival(empty_store, gate(**values), run, None) is None, "which is not measured in vain"
+            assert champion_to_measure(empty_store, gate(**values), run, None) is None, "which is not measured in vain"
     if old != new:
         for refused in (check_promotion, lambda *what: promote(*what, {}, "by hand")):
             with pytest.raises(

@@ -38,7 +38,7 @@ from trainer.records.sealed import read_sealed
 from trainer.registry.compare_runs import compare
 from trainer.registry.lineage import check, trace
 from trainer.registry.listing import find_runs
-from trainer.registry.promotion import find_measured, find_rival, pass_through
+from trainer.registry.promotion import champion_to_measure, find_measured, pass_through
 from trainer.registry.report import make_report
 from trainer.store.manifest import ArtifactRef
 from trainer.store.names import CONFIG, EVALUATION, PLAN
@@ -387,7 +387,7 @@ def test_the_gate_sees_the_same_validation_figures(place: Place) -> None:
     first = evaluate_run(place.job("first"), "runs/pairs", silent())
     assert pass_through(store, gate, "runs/pairs", first.groups["validation"].figures, first.measured_on).passed
     other, second = go(place.job("second", run="other", training__learning_rate=1e-4))
-    assert find_rival(store, gate, other.key, second.measured_on) is None
+    assert champion_to_measure(store, gate, other.key, second.measured_on) is None
     again = go(place.job("second"))[1]
     assert again.groups["validation"].figures == first.groups["validation"].figures
     assert not why_incomparable("loss", again.measured_on, first.measured_on)
