@@ -62,13 +62,13 @@ def build(
     engine: str = "tokenizers",
     held_out: float = 0.0,
     piece_bytes: int = WHOLE,
-    hand: int = 0,
-    hands: int = 1,
+    group: int = 0,
+    groups: int = 1,
     **options: Any,
 ) -> ShardRecord:
-    """Build shard 3 of some raw files, or of what one of several hands has of them, as one worker does."""
+    """Build shard 3 of some raw files, or of what one of several groups has of them, as one worker does."""
     corpus, pieces = pieces_of(raw, piece_bytes, **options)
-    pieces = assigned(pieces, hands)[hand]
+    pieces = assigned(pieces, groups)[group]
     folder.mkdir(parents=True, exist_ok=True)
     encode = ENGINES[engine](tokenizer)
     recipe = Recipe("", "", corpus, "", engine, held_out)

@@ -5,7 +5,7 @@ and a file copied to another key fails the check.
 
     measures/CORPUS-READING/MEASURE-OPTIONS/NUMBER-COUNT-PIECES.npz    a unit's measure: arrays with a row per document;
                      pieces    the digest of each piece; counts    the number of its documents
-    measures/CORPUS-READING/MEASURE-OPTIONS/HAND/…    the same for corpora with more units than one folder should hold
+    measures/CORPUS-READING/MEASURE-OPTIONS/SUBFOLDER/…    the same if there are more units than one folder should hold
 
 The names identify all that the content depends on. Values of unchanged pieces are copied from older files of the unit,
 so only changed files are measured again.
@@ -131,7 +131,7 @@ FORMAT = 2
 UNIT_BYTES = 16 * 2**20
 """Raw text of a unit: a worker must be able to hold the measures of this much, however large the corpus is."""
 
-HANDS = 4096
+SUBFOLDERS = 4096
 """A corpus with more units than this has as many subfolders; a unit is in that of its number modulo this."""
 
 BATCH_BYTES, BATCH_DOCUMENTS = 2**20, 2048
@@ -171,12 +171,12 @@ class Unit:
 
     def key(self, measure: Measure) -> str:
         digest = hashlib.sha256(self.digests.tobytes()).hexdigest()[:16]
-        folder = self.folder_for(measure) if self.count <= HANDS else self.hand_for(measure)
+        folder = self.folder_for(measure) if self.count <= SUBFOLDERS else self.subfolder_for(measure)
         return f"{folder}/{self.number:05d}-{self.count:05d}-{digest}.npz"
 
-    def hand_for(self, measure: Measure) -> str:
+    def subfolder_for(self, measure: Measure) -> str:
         """The subfolder for a corpus of many units; older files of the unit, from another division, are also in it."""
-        return f"{self.folder_for(measure)}/{self.number % HANDS:05d}"
+        return f"{self.folder_for(measure)}/{self.number % SUBFOLDERS:05d}"
 
 
 def divide(
@@ -189,9 +189,9 @@ def divide(
     count = 1 << (wanted - 1).bit_length()
     folder = f"measures/{corpus.name}-{fingerprint([FORMAT, reading_options(corpus), transform_options(transform)])}"
     return [
-        Unit(corpus, transform, tuple(columns), folder, number, count, tuple(hand))
-        for number, hand in enumerate(assigned(pieces, count))
-        if hand
+        Unit(corpus, transform, tuple(columns), folder, number, count, tuple(group))
+        for number, group in enumerate(assigned(pieces, count))
+        if group
     ]
 
 
@@ -223,7 +223,7 @@ def _known_rows(store: Store, unit: Unit, measure: Measure) -> dict[bytes, Rows]
     own = unit.key(measure)
     wanted = set(unit.digests.tolist())
     known: dict[bytes, Rows] = {}
-    folders = (unit.folder_for(measure), unit.hand_for(measure))
+    folders = (unit.folder_for(measure), unit.subfolder_for(measure))
     for key in (f"{folder}/{name}" for folder in folders for name in store.names(folder)):
         if not (match := OF_A_UNIT.fullmatch(key.rpartition("/")[2])):
             continue

@@ -86,11 +86,11 @@ def pieces_of(source: SourceFile, ranges: Sequence[PieceRange]) -> list[Piece]:
 
 def assigned(pieces: Sequence[Piece], count: int) -> list[list[Piece]]:
     """Pieces in `count` groups, each by a hash of its name, so a changed or added piece changes one group only."""
-    hands: list[list[Piece]] = [[] for _ in range(count)]
+    groups: list[list[Piece]] = [[] for _ in range(count)]
     for piece in pieces:
         digest = hashlib.sha256(f"{piece.key}#{piece.index}".encode()).digest()
-        hands[int.from_bytes(digest[:8], "little") % count].append(piece)
-    return hands
+        groups[int.from_bytes(digest[:8], "little") % count].append(piece)
+    return groups
 
 
 def digest_ranges(source: SourceFile, corpus: CorpusConfig, piece_bytes: int) -> list[PieceRange]:

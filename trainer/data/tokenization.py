@@ -224,13 +224,13 @@ def deal(pieces: Sequence[Piece], reader: Reader, data: DataConfig, tokenizer: T
     if normalizers_of(json.loads(tokenizer.json)) == {NFC}:
         common.append("normalised by tokenizers")  # before, gigatoken did that for some shards, with other ids
     work = []
-    for number, hand in enumerate(assigned(pieces, count)):
-        decided = tuple(map(reader.of_piece, hand))
-        made_of: list[Any] = [*common, identities(hand)]
+    for number, group in enumerate(assigned(pieces, count)):
+        decided = tuple(map(reader.of_piece, group))
+        made_of: list[Any] = [*common, identities(group)]
         if any(decided) or reader.transform is not None:
             bits = [each and [each.documents, each.kept.hex(), each.goes_on] for each in decided]
             made_of += [transform_options(reader.transform), bits]
-        work.append(ShardWork(number, fingerprint(made_of), tuple(hand), decided))
+        work.append(ShardWork(number, fingerprint(made_of), tuple(group), decided))
     return work
 
 

@@ -117,7 +117,7 @@ def test_a_corpus_of_many_units_has_them_in_folders_and_takes_over_what_was_meas
     )
     made = decide(job)
     expected, first = arrays(store / made.key), len(read)
-    monkeypatch.setattr("trainer.curation.units.HANDS", 2)
+    monkeypatch.setattr("trainer.curation.units.SUBFOLDERS", 2)
     for unit_bytes, folders in ((2000, True), (4000, True), (10**9, False), (2000, True)):
         monkeypatch.setattr("trainer.curation.units.UNIT_BYTES", unit_bytes)
         shutil.rmtree(store / "decisions")

@@ -67,9 +67,9 @@ def test_the_manifest_counts_what_the_shards_hold(code: Path, clean: Path) -> No
     ends = sum(int((shard == manifest.details["eos_id"]).sum()) for shard in [*train, *held_out])
     corpus, pieces = pieces_of(f"{code}/*.py", 4096, format="source")
     sides = {piece: is_held_out(text, 0.1) for piece in pieces for text, *_ in read_documents(piece, corpus, refuse)}
-    hands = [hand for hand in assigned(pieces, SHARDS) if hand]
-    broken_off = [not a.precedes(b) or sides[a] != sides[b] for hand in hands for a, b in pairwise(hand)]
-    assert ends == len(hands) + sum(broken_off) > len(sources())
+    groups = [group for group in assigned(pieces, SHARDS) if group]
+    broken_off = [not a.precedes(b) or sides[a] != sides[b] for group in groups for a, b in pairwise(group)]
+    assert ends == len(groups) + sum(broken_off) > len(sources())
     assert manifest.details["totals"]["raw_bytes"] == sum(len(text.encode()) for text in sources().values())
     assert manifest.details["engine"] == "gigatoken"
     names = [f"{side}-{n:05d}.{e}" for side in ("shard", "validation") for n in range(SHARDS) for e in ENDINGS]

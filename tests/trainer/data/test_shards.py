@@ -106,9 +106,9 @@ def test_a_large_document_has_the_ids_of_the_whole(
     assert read_side(tmp_path, "shard", 3, "<u2").ids == [*whole, info.eos_id]
 
 
-@pytest.mark.parametrize(("hands", "held_out"), [(1, 0.0), (3, 0.0), (1, 0.4), (3, 0.4)])
+@pytest.mark.parametrize(("groups", "held_out"), [(1, 0.0), (3, 0.0), (1, 0.4), (3, 0.4)])
 def test_a_text_ends_where_another_follows_though_it_goes_on_in_another_shard(
-    hands: int, held_out: float, tmp_path: Path
+    groups: int, held_out: float, tmp_path: Path
 ) -> None:
     raw = tmp_path / "raw"
     raw.mkdir()
@@ -118,9 +118,9 @@ def test_a_text_ends_where_another_follows_though_it_goes_on_in_another_shard(
     tokenizer = byte_level_bpe()
     info = info_of(tokenizer)
     found: list[str] = []
-    for hand in range(hands):
-        folder = tmp_path / f"{hand}"
-        build(folder, f"{raw}/*", info, held_out=held_out, piece_bytes=1024, hand=hand, hands=hands)
+    for group in range(groups):
+        folder = tmp_path / f"{group}"
+        build(folder, f"{raw}/*", info, held_out=held_out, piece_bytes=1024, group=group, groups=groups)
         for side in ("shard", "validation"):
             ids = read_side(folder, side, 3, token_dtype(info.max_id)).ids
             assert not ids or ids[-1] == info.eos_id
@@ -129,7 +129,7 @@ def test_a_text_ends_where_another_follows_though_it_goes_on_in_another_shard(
             found += parts
     assert sum(map(len, found)) == sum(map(len, texts.values()))
     assert all(any(part in text for text in texts.values()) for part in found), "no text goes over into another"
-    assert (len(found) == len(texts)) == (hands == 1 and held_out == 0)
+    assert (len(found) == len(texts)) == (groups == 1 and held_out == 0)
 
 
 def test_a_text_ends_where_its_next_part_is_passed_over(tmp_path: Path) -> None:
