@@ -103,9 +103,9 @@ class InRanks:
         return self._print_result(evaluate_run(job, run, self._progress, data_keys(data)))
 
     def harness(self, evaluation_job: EvaluateJob, evaluation: Any) -> Any:
-        from trainer.pipelines.any_kind import ask_harness
+        from trainer.pipelines.any_kind import evaluate_harness
 
-        return evaluation.beside(self._print_result(ask_harness(evaluation_job, True, self._progress)))
+        return evaluation.beside(self._print_result(evaluate_harness(evaluation_job, True, self._progress)))
 
     def report(self, job: Any, run: str) -> "Report":
         from trainer.registry.report import make_report
@@ -170,10 +170,10 @@ def measure_champion(
         return None
 
     def measure() -> Result:
-        from trainer.pipelines.any_kind import ask_harness, evaluate_run
+        from trainer.pipelines.any_kind import evaluate_harness, evaluate_run
 
         if (evaluation_job := champion_job(job, champion.run)) is not None:
-            return ask_harness(evaluation_job, False, progress)
+            return evaluate_harness(evaluation_job, False, progress)
         return evaluate_run(job, run_key, progress, evaluation.data, champion.run)
 
     try:

@@ -67,7 +67,7 @@ class LocalTask(NamedTuple):
         return self.settings.get("dataset_path") in LOCAL_FORMATS
 
     @property
-    def asked(self) -> str | None:
+    def evaluated_split(self) -> str | None:
         """The split that the model is evaluated on."""
         split: str | None = self.settings.get("test_split") or self.settings.get("validation_split")
         return split
@@ -134,7 +134,7 @@ def data_files(task: LocalTask, where: str) -> list[tuple[str, bool]]:
                     f"{where}: task {task.name!r} ({task.files[0]}) reads {whole!r}, which does not exist; relative "
                     "paths start at the working directory of the command"
                 )
-            found.append((whole, split is None or split == task.asked))
+            found.append((whole, split is None or split == task.evaluated_split))
     return found
 
 

@@ -73,7 +73,9 @@ def _text_of(task: LocalTask, where: str) -> EvaluationText:
         raise ConfigError(f"{where}: task {task.name!r} reads its files with {', '.join(further)}; {INSTEAD}")
     paths = [pattern for pattern, is_asked in data_files(task, where) if is_asked]
     if not paths:
-        raise ConfigError(f"{where}: task {task.name!r} asks the split {task.asked!r}, which has no file; {INSTEAD}")
+        raise ConfigError(
+            f"{where}: task {task.name!r} asks the split {task.evaluated_split!r}, which has no file; {INSTEAD}"
+        )
     return EvaluationText(paths=paths, format=FORMAT_OF_DATASET[source], fields=question_fields(task, where))
 
 

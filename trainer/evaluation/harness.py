@@ -40,7 +40,7 @@ from trainer.evaluation.scoring import nothing
 from trainer.models.causal import load_model, load_pretrained
 from trainer.models.pretrained import architectures_of, continues_text, load_tokenizer
 from trainer.records.basis import HarnessBasis
-from trainer.records.evaluations import Asked, Result, Scores, Task
+from trainer.records.evaluations import HarnessRun, Result, Scores, Task
 from trainer.records.run_names import run_at
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime, count_gpus
@@ -72,7 +72,7 @@ class AskedModel(HFLM):  # type: ignore[misc]
         self._runtime, self._advance, self._resting = runtime, advance, False
 
     @contextmanager
-    def asked(self) -> Iterator["AskedModel"]:
+    def in_agreement(self) -> Iterator["AskedModel"]:
         """Within the block, agree with the other ranks before each forward pass."""
         # Runs before a sharded model gathers its weights, which all ranks must do and a stop must not interrupt.
         hook = self.model.register_forward_pre_hook(lambda *_: self._before_pass(), prepend=True)
@@ -191,16 +191,16 @@ def _measure(job: EvaluateJob, measurement: Measurement, progress: Progress) -> 
 
 def _together(measurement: Measurement, parts: list[Result]) -> Result:
     """The results of several tasks as one; logs their warnings."""
-    each_asked = [part.asked for part in parts if part.asked is not None]
-    doubts = list(dict.fromkeys(doubt for asked in each_asked for doubt in asked.doubts))
+    runs = [part.asked for part in parts if part.asked is not None]
+    doubts = list(dict.fromkeys(doubt for run in runs for doubt in run.doubts))
     for doubt in doubts:
         log.warning("evaluation.harness: %s", doubt)
-    tasks = {name: task for asked in each_asked for name, task in asked.tasks.items()}
+    tasks = {name: task for run in runs for name, task in run.tasks.items()}
     return measurement.result(
         by="task",
         groups={name: scores for part in parts for name, scores in part.groups.items()},
         measured_on=HarnessBasis(harness={name: task.identity for name, task in tasks.items()}),
-        asked=each_asked[0].model_copy(update={"tasks": tasks, "doubts": doubts}),
+        asked=runs[0].model_copy(update={"tasks": tasks, "doubts": doubts}),
     )
 
 
@@ -220,8 +220,8 @@ def _defined(options: HarnessConfig, store: Store, run: str | None) -> dict[str,
     inner = [each.name for name in options.tasks for each in definitions(name, local)]
     names = list(dict.fromkeys([*options.tasks, *inner]))
     identities = identify(options.model_copy(update={"tasks": names}), installed_version())
-    asked = {name: questions_of(name, local) if run else None for name in names}
-    kept_out = {name: find_kept_out(store, run, questions) for name, questions in asked.items() if run and questions}
+    questions = {name: questions_of(name, local) if run else None for name in names}
+    kept_out = {name: find_kept_out(store, run, each) for name, each in questions.items() if run and each}
     return {name: Defined(name_of(each), kept_out.get(name, {})) for name, each in identities.items()}
 
 
@@ -232,7 +232,7 @@ def ask(model: AskedModel, loaded: dict[str, Any], options: HarnessConfig, resam
     """
     set_seeds(loaded["tasks"].values())
     try:
-        with model.asked():
+        with model.in_agreement():
             return evaluate_tasks(model, loaded, options, options.limit, resamples)
     except (PipelineError, MemoryError):
         raise
@@ -304,7 +304,7 @@ def _result(
             for name, figures in measured.items()
         },
         measured_on=HarnessBasis(harness={name: defined[name].identity for name in measured}),
-        asked=Asked(lm_eval=installed_version(), limit=options.limit, tasks=tasks, doubts=doubts),
+        asked=HarnessRun(lm_eval=installed_version(), limit=options.limit, tasks=tasks, doubts=doubts),
     )
 
 

@@ -110,10 +110,10 @@ def harness_job(job: RunJob, run: str) -> EvaluateJob | None:
     if job.harness is None:
         return None
     batch = job.evaluation.model_dump(include={"batch"})
-    return ask_of_run(job, run, EvaluationConfig(**batch, harness=job.harness.of_finished()))
+    return make_evaluation_job(job, run, EvaluationConfig(**batch, harness=job.harness.of_finished()))
 
 
-def ask_of_run(job: RunJob, run: str, evaluation: EvaluationConfig) -> EvaluateJob:
+def make_evaluation_job(job: RunJob, run: str, evaluation: EvaluationConfig) -> EvaluateJob:
     """The job that measures a run's final model with this evaluation, on the device and engine of the run's own job."""
     return EvaluateJob(
         store=job.store,

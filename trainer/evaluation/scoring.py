@@ -16,7 +16,7 @@ from trainer.records.evaluations import Sample
 from trainer.training.runtime import Runtime
 from trainer.training.sharding import is_sharded
 
-Asked = TypeVar("Asked")
+Item = TypeVar("Item")
 
 
 class Round(NamedTuple):
@@ -70,7 +70,7 @@ def score_each(
 
 
 def generate_each(
-    model: nn.Module, items: Iterable[Asked], generate: Callable[[Asked], Sample], runtime: Runtime
+    model: nn.Module, items: Iterable[Item], generate: Callable[[Item], Sample], runtime: Runtime
 ) -> list[Sample]:
     """Generate a sample for each of the `items`. Called by every rank.
 

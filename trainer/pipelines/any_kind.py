@@ -48,7 +48,7 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Result:
     return evaluate(store, measurement, kind.measure, progress)
 
 
-def ask_harness(job: EvaluateJob, own: bool, progress: Progress) -> Result:
+def evaluate_harness(job: EvaluateJob, own: bool, progress: Progress) -> Result:
     """Evaluate a checkpoint with lm-eval; `own`: it is the final model of the run that the job trained."""
     store = Store(job.store)
     measure = LazyFunction("trainer.evaluation.harness.measure_harness")

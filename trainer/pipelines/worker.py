@@ -62,7 +62,7 @@ STAGES = {
     "train": "trainer.pipelines.any_kind.train",
     "evaluate": "trainer.pipelines.any_kind.evaluate_checkpoint",
     "evaluate-run": "trainer.pipelines.any_kind.evaluate_run",
-    "harness": "trainer.pipelines.any_kind.ask_harness",
+    "harness": "trainer.pipelines.any_kind.evaluate_harness",
     "predict": "trainer.kinds.labelled.predict.predict_texts",
 }
 """Stages that can be requested by name in addition to steps: those that publish no artifact."""

@@ -136,8 +136,8 @@ class Task(Record):
         return "yes" if (self.least_words or 0) <= 1 else f"yes, from {self.least_words} words on"
 
 
-class Asked(Record):
-    """The tasks given to lm-eval, and its warnings about the metrics."""
+class HarnessRun(Record):
+    """The version of lm-eval, the tasks that it was given, and its warnings about the metrics."""
 
     lm_eval: str
     limit: Count | None = None
@@ -179,7 +179,7 @@ class Result(Record):
     """By split, for a classifier."""
     predictions: dict[Key, Digest] = Field(default={}, exclude_if=lambda value: not value)
     """Files of predictions, with their SHA-256."""
-    asked: Asked | None = Field(default=None, exclude_if=lambda value: value is None)
+    asked: HarnessRun | None = Field(default=None, exclude_if=lambda value: value is None)
     """Set for metrics by task."""
     harness: "Result | None" = Field(default=None, exclude_if=lambda value: value is None)
     """lm-eval's results for the same model, stored as a separate record."""

@@ -16,7 +16,7 @@ from trainer.data.decisions import decisions_behind
 from trainer.data.shards import KIND as SHARDS
 from trainer.data.splits import TEST, TRAIN, VALIDATION
 from trainer.records.basis import BITS_PER_BYTE
-from trainer.records.evaluations import Asked, Result, Sample, Scores
+from trainer.records.evaluations import HarnessRun, Result, Sample, Scores
 from trainer.registry.content import (
     NOT_EVALUATED,
     Block,
@@ -182,7 +182,7 @@ def _shots(scores: Scores) -> str:
     return "" if few_shot is None else f", {few_shot}-shot"
 
 
-def _task_rows(name: str, scores: Scores, asked: Asked) -> list[list[str]]:
+def _task_rows(name: str, scores: Scores, asked: HarnessRun) -> list[list[str]]:
     few_shot = scores.counts.get("few_shot")
     solved = "differs by task" if few_shot is None else count(few_shot)
     end = [count(scores.counts["examples"]), solved, asked.tasks[name].describe_kept_out()]

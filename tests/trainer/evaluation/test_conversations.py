@@ -24,7 +24,7 @@ from trainer.config.chat import ChatJob
 from trainer.config.evaluation import HarnessConfig
 from trainer.evaluation.measurement import harness_job
 from trainer.kinds.chat.kind import KIND
-from trainer.pipelines.any_kind import ask_harness
+from trainer.pipelines.any_kind import evaluate_harness
 from trainer.pipelines.explain import explain_job
 from trainer.registry.promotion import find_measured
 from trainer.store.storage import Store
@@ -95,7 +95,7 @@ def test_a_template_that_takes_no_system_messages_is_asked_without_the_tasks_des
     job = chat_job(chats, tmp_path / "store", strict, **asking(options))
     assert KIND.preflight(job, silent()).splits is not None
     measuring = harness_job(job, "runs/any").model_copy(update={"checkpoint": str(strict)})
-    result = ask_harness(measuring, False, silent())
+    result = evaluate_harness(measuring, False, silent())
     assert result.figures().keys() == {FIGURE} and result.asked is not None
     assert "removing the system role" in result.asked.doubts[0]
 
@@ -107,7 +107,7 @@ def test_a_model_without_a_template_is_not_asked_by_one(
     bare = chat_model(Path(tuned.store).parent / "bare", template=None)
     measuring = harness_job(job, tuned.run).model_copy(update={"checkpoint": str(bare)})
     with pytest.raises(ConfigError, match=r"chat_template is true, but the tokenizer of .*bare has no chat template"):
-        ask_harness(measuring, False, silent())
+        evaluate_harness(measuring, False, silent())
 
 
 def with_code(folder: Path, file: str) -> None:
@@ -131,7 +131,7 @@ def test_a_model_is_loaded_with_the_checks_of_every_other(
     job = chat_job(chats, tmp_path / "store", llama, **asking(asked))
     measuring = harness_job(job, "runs/any").model_copy(update={"checkpoint": str(folder)})
     with pytest.raises(ConfigError, match=problem):
-        ask_harness(measuring, False, silent())
+        evaluate_harness(measuring, False, silent())
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_template_without_bound_or_by_chance_is_not_asked_by(
     job = chat_job(chats, tmp_path / "store", llama, **asking(asked))
     measuring = harness_job(job, "runs/any").model_copy(update={"checkpoint": str(other)})
     with pytest.raises(ConfigError, match=rf"lm-eval fails on tiny: TemplateError: the chat template {problem}"):
-        ask_harness(measuring, False, silent())
+        evaluate_harness(measuring, False, silent())
 
 
 @pytest.mark.parametrize("kind", [AutoModelForSequenceClassification, AutoModelForMaskedLM])
@@ -164,7 +164,7 @@ def test_a_model_that_continues_no_text_is_not_asked(
     job = chat_job(chats, tmp_path / "store", folder, **asking(asked))
     measuring = harness_job(job, "runs/any").model_copy(update={"checkpoint": str(folder)})
     with pytest.raises(ConfigError, match=r"lm-eval needs a model that continues text, but .*other is a BertFor\w+;"):
-        ask_harness(measuring, False, silent())
+        evaluate_harness(measuring, False, silent())
 
 
 @pytest.mark.deep
@@ -176,7 +176,7 @@ def test_the_figures_are_those_of_lm_evals_own_command_line(
     options = asked.model_copy(update={"chat_template": by_template})
     with cores(1):
         job = harness_job(job_of(moved, chats, llama, options), moved.run)
-        figure = ask_harness(job, True, silent()).groups["tiny"]
+        figure = evaluate_harness(job, True, silent()).groups["tiny"]
     final = moved.store / moved.run / "final"
     words = ["--model", "hf", "--model_args", f"pretrained={final}", "--tasks", "tiny", "--num_fewshot", "1"]
     words += [

@@ -29,7 +29,7 @@ from trainer.evaluation import harness
 from trainer.evaluation.harness_identity import identify, installed_version, name_of
 from trainer.evaluation.harness_tasks import OrInfinite, load_tasks
 from trainer.evaluation.measurement import read_result
-from trainer.pipelines.any_kind import ask_harness
+from trainer.pipelines.any_kind import evaluate_harness
 from trainer.records.basis import HarnessBasis
 from trainer.records.evaluations import Result, Task
 from trainer.records.plans import PreparedData
@@ -54,7 +54,7 @@ def measure(run: Finished, options: HarnessConfig, own: bool = True, **changes: 
     evaluation = {"batch": 4, "harness": options.model_dump()}
     job = EvaluateJob(store=str(run.store), checkpoint=f"{run.run}/final", evaluation=evaluation, **changes)
     with cores(1):
-        return ask_harness(job, own, silent())
+        return evaluate_harness(job, own, silent())
 
 
 def task_of(result: Result) -> Task:
@@ -393,5 +393,5 @@ def test_a_published_adapter_is_asked_as_the_merged_model_is(
         job = EvaluateJob.model_validate(
             {"store": str(store), "checkpoint": f"{run}/final", "evaluation": {"batch": 4, "harness": harness}}
         )
-        found.append(ask_harness(job, True, silent()).figures())
+        found.append(evaluate_harness(job, True, silent()).figures())
     assert found[0] == pytest.approx(found[1])

@@ -16,7 +16,7 @@ from trainer.config.training import MaskingConfig, masks_documents
 from trainer.data.decisions import corpora_left
 from trainer.data.packing import FORMAT as PACKING
 from trainer.data.sources import find_sources
-from trainer.evaluation.measurement import Measurement, ask_of_run
+from trainer.evaluation.measurement import Measurement, make_evaluation_job
 from trainer.evaluation.metrics import describe_selection
 from trainer.kinds.kind import Kind, LazyFunction, Planned, find_run_of
 from trainer.models.pretrained import MASKED, Checkpoint, architectures_of, find_model, find_pretrained
@@ -192,7 +192,7 @@ def identify_own(
 
 def evaluation_of(job: PipelineJob, run: str) -> EvaluateJob:
     """The evaluation job that measures a run's final model with the settings of its training job."""
-    return ask_of_run(job, run, job.evaluation.of_finished())
+    return make_evaluation_job(job, run, job.evaluation.of_finished())
 
 
 def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> Reading:

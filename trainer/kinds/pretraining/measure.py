@@ -81,8 +81,8 @@ def _score_windows(
     for row, window in enumerate(windows):
         tokens[row, : len(window)] = targets = window
         if positions is not None and corpus.end_id is not None:
-            begun_anew = document_positions(window, corpus.end_id)
-            positions[row, : len(window)], targets = torch.from_numpy(begun_anew), labels_within(window, begun_anew)
+            in_document = document_positions(window, corpus.end_id)
+            positions[row, : len(window)], targets = torch.from_numpy(in_document), labels_within(window, in_document)
             positions[row, len(window) :] = torch.arange(context - len(window))  # padding
         labels[row, : len(window)] = next_tokens(torch.from_numpy(targets)[None])[0]
         predicted = targets[1:][targets[1:] != IGNORED]
