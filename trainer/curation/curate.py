@@ -168,8 +168,8 @@ def curate(store: Store, job: PrepareJob, progress: Progress) -> Step:
         return _sources(read_pieces(store, key, manifest).values(), files, manifest.recipe)
 
     return Step(
-        store, KIND, KIND, "text", plan.recipe, build, told=frozenset({PIECE_BYTES}),
-        otherwise="delete the folder to curate the text again",
+        store, KIND, KIND, "text", plan.recipe, build, recorded_only=frozenset({PIECE_BYTES}),
+        remedy="delete the folder to curate the text again",
         explains=Explains(
             sources=lambda: _sources([pieces for _, pieces in plan.corpora], describe(plan.evaluation), plan.recipe),
             recall_sources=recall_sources,

@@ -149,7 +149,7 @@ def encoded_step(
     A run's identity covers all of it except the test split.
     """
     cut = data.validation_fraction if source.cut else None
-    told = frozenset({"data.quoting"})
+    recorded_only = frozenset({"data.quoting"})
 
     def recipe_of(identity: Any) -> dict[str, Any]:
         contents = {"text": fingerprint(identity)}
@@ -161,7 +161,7 @@ def encoded_step(
             CONTENTS: contents,
         }
 
-    trained = name_of(recipe_of(without_test(source.identity)), {}, told)
+    trained = name_of(recipe_of(without_test(source.identity)), {}, recorded_only)
     paths = {split: [part.path for part in parts] for split, parts in source.parts.items()}
 
     def build(step: Step) -> Manifest:
@@ -184,7 +184,8 @@ def encoded_step(
         return labelled_digests(recorded["identity"], recorded["paths"])
 
     return Step(
-        store, KIND, KIND, data.name, recipe_of(source.identity), build, told=told, identity=trained, accept=accept,
+        store, KIND, KIND, data.name, recipe_of(source.identity), build, recorded_only=recorded_only,
+        identity=trained, accept=accept,
         explains=Explains(
             sources=lambda: labelled_digests(source.identity, paths), recall_sources=recall_sources, by_content=True,
         ),

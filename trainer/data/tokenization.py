@@ -89,7 +89,7 @@ SOURCES = "sources.json"
 STARTED = "started.json"
 """Exists only while a set is built: its age shows that the set is not abandoned, although its shards may be old."""
 SAMPLED_DOCUMENTS = 64
-TOLD = frozenset({PIECE_BYTES, "decisions"})
+RECORDED_ONLY = frozenset({PIECE_BYTES, "decisions"})
 """Recorded inputs outside the identity: the shards' fingerprints already cover where files are cut and what is kept."""
 
 
@@ -131,14 +131,15 @@ def tokenize(
             CONTENTS: {"text": fingerprint([shard.fingerprint for shard in work])},
         }
         inputs = {"tokenizer": tokenizer.as_input(), **({"decisions": decisions.as_input()} if decisions else {})}
-        key = f"{KIND}/{corpus}-{name_of(recipe, inputs, TOLD)}"
+        key = f"{KIND}/{corpus}-{name_of(recipe, inputs, RECORDED_ONLY)}"
         depth: Depth = "all" if job.verify or is_marked(store, key) else "sizes"
 
         def build(step: Step) -> Manifest:
             return _build(step, job, reader, tokenizer.key, info, work, workers, depth, progress)
 
         return Step(
-            store, KIND, KIND, corpus, recipe, build, inputs=inputs, told=TOLD, depth=depth, in_place=True,
+            store, KIND, KIND, corpus, recipe, build, inputs=inputs, recorded_only=RECORDED_ONLY,
+            depth=depth, in_place=True,
             accept=lambda manifest: _check_bad_records(corpus, options.max_bad_records, manifest.details),
             passed=partial(clear_mark, store, key) if depth == "all" else nothing,
             explains=Explains(

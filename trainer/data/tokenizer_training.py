@@ -73,7 +73,8 @@ def make_tokenizer(store: Store, job: PrepareJob, progress: Progress, decisions:
             if data.tokenizer.path is not None:
                 return publish(step, folder, _take(store, data.tokenizer, folder), notes=_notes(folder))
             if details := _put_back(step, data.tokenizer, folder):
-                step = replace(step, inputs={}, told=frozenset())  # the decisions it was trained with are unknown
+                # The decisions that it was trained with are unknown.
+                step = replace(step, inputs={}, recorded_only=frozenset())
             else:
                 details = train(folder)
             return publish(step, folder, details, notes=_notes(folder))
@@ -93,8 +94,9 @@ def make_tokenizer(store: Store, job: PrepareJob, progress: Progress, decisions:
     name = data.tokenizer.name if data.tokenizer.path is None else "taken"
     return Step(
         store, KIND, "tokenizers", name, tokenizer_recipe(store, data), build,
-        inputs=inputs, told=frozenset(inputs), settles=False, explains=Explains(remarks=partial(_trained_on_all, data)),
-        otherwise="choose another data.tokenizer.name to train a new one",
+        inputs=inputs, recorded_only=frozenset(inputs), fixes_content=False,
+        explains=Explains(remarks=partial(_trained_on_all, data)),
+        remedy="choose another data.tokenizer.name to train a new one",
     )  # fmt: skip
 
 

@@ -115,7 +115,7 @@ def why(step: Step) -> list[str]:
     best, files = min(compared, key=lambda found: found[1].different)
     named = files.describe("changed", "added", "removed")
     differing = [*best.differing, *([f"files: {', '.join(named)}"] if named else [])]
-    return differing or _compare_inputs(step, best.manifest, step.told) or [f"{best.key} was {UNRECORDED}"]
+    return differing or _compare_inputs(step, best.manifest, step.recorded_only) or [f"{best.key} was {UNRECORDED}"]
 
 
 def _find_similar(step: Step) -> list[Likeness]:
@@ -127,7 +127,7 @@ def _find_similar(step: Step) -> list[Likeness]:
             if manifest is not None and other != step.key:
                 differing = [
                     *compare_options(manifest.recipe, step.recipe),
-                    *_compare_inputs(step, manifest, step.inputs.keys() - step.told),
+                    *_compare_inputs(step, manifest, step.inputs.keys() - step.recorded_only),
                 ]
                 found.append(Likeness(other, manifest, differing))
     newest_first = sorted(found, key=lambda each: each.manifest.created, reverse=True)

@@ -89,7 +89,7 @@ class Step:
     """How one artifact, `folder`/`name`-FINGERPRINT, is built.
 
     `recipe` contains all settings that the artifact's bytes depend on, by their paths in a configuration, as JSON;
-    `inputs` are its inputs by role. Entries listed in `told` are recorded but are not part of the fingerprint.
+    `inputs` are its inputs by role. Entries listed in `recorded_only` are recorded but are not part of the fingerprint.
     """
 
     store: Store
@@ -100,7 +100,7 @@ class Step:
     build: Callable[["Step"], Manifest] = made_elsewhere
     """Builds and publishes the artifact; may continue a partly built one. Not set if all ranks build it together."""
     inputs: Mapping[str, Input] = field(default_factory=dict)
-    told: frozenset[str] = frozenset()
+    recorded_only: frozenset[str] = frozenset()
     identity: str | None = None
     """The fingerprint in the names of runs that read this artifact, if it covers only part of it: of an encoded set,
     everything but its test split."""
@@ -109,10 +109,10 @@ class Step:
     too many bad records."""
     depth: Depth = "all"
     """How deeply its files are checked before reuse."""
-    settles: bool = True
+    fixes_content: bool = True
     """Whether the name determines the content. A tokenizer's does not: it stays the same while its training text grows.
     """
-    otherwise: str = "delete the folder, and train again what was trained on it"
+    remedy: str = "delete the folder, and train again what was trained on it"
     """The remedy if it cannot be rebuilt identically and no copy exists."""
     in_place: bool = False
     """Whether `build` writes files to their final paths; the manifest of a damaged artifact is then deleted first."""
@@ -124,7 +124,7 @@ class Step:
 
     @cached_property
     def fingerprint(self) -> str:
-        return name_of(self.recipe, self.inputs, self.told)
+        return name_of(self.recipe, self.inputs, self.recorded_only)
 
     @property
     def key(self) -> str:
@@ -137,7 +137,7 @@ class Step:
         Raises `ArtifactError` if other artifacts were built from it but its content is not recorded.
         """
         former = _former(self)
-        if self.settles:
+        if self.fixes_content:
             return Expected(former.content, []) if former else None
         found = dependents_of(self.store, self.key) if self.folder in FOLDERS else {}
         if not found:
@@ -146,7 +146,7 @@ class Step:
         if not contents:
             raise ArtifactError(
                 f"{self.store.path(self.key)} is damaged or lost, and no readable record of its content exists"
-                f"{_needed_by(list(found))}. Restore a copy of its files, or {self.otherwise}"
+                f"{_needed_by(list(found))}. Restore a copy of its files, or {self.remedy}"
             )
         return Expected(contents[0], list(found))
 
@@ -195,7 +195,7 @@ def describe(step: Step, files: Iterable[FileRecord], details: dict[str, Any], n
     require_details(step.kind, details, step.recipe)
     manifest = make_manifest(step.kind, step.fingerprint, files, details)
     made_of = {"recipe": dict(step.recipe), "inputs": dict(step.inputs)}
-    return manifest.model_copy(update={**made_of, "told": sorted(step.told), "notes": sorted(notes)})
+    return manifest.model_copy(update={**made_of, "told": sorted(step.recorded_only), "notes": sorted(notes)})
 
 
 def publish(step: Step, folder: Path, details: dict[str, Any], notes: Iterable[str] = ()) -> Manifest:
@@ -238,7 +238,7 @@ def _refused(step: Step, wanted: Expected, made: Manifest, former: Manifest | No
         f"{place} is damaged or lost, and rebuilding it gives other "
         f"content{f': {other} differs' if other else ''} (expected {wanted.content}, built {made.content}). The text, "
         "headrace or a library has changed, or an input changes each "
-        f"time{_needed_by(wanted.dependents)}. Restore a copy of its files, or {step.otherwise}"
+        f"time{_needed_by(wanted.dependents)}. Restore a copy of its files, or {step.remedy}"
     )
 
 

@@ -38,7 +38,7 @@ def step_of(store: Store, content: bytes = b"tokens", recipe: Mapping[str, Any] 
         "code",
         recipe,
         build,
-        **{"inputs": INPUTS, "told": frozenset({"decisions"}), **options},
+        **{"inputs": INPUTS, "recorded_only": frozenset({"decisions"}), **options},
     )
 
 
@@ -101,7 +101,7 @@ def test_other_content_never_takes_the_place_of_what_was_damaged(any_store: Stor
 
 
 def test_where_the_name_does_not_settle_the_content_what_was_made_from_it_does(any_store: Store) -> None:
-    loose = {"settles": False, "inputs": {}, "otherwise": "choose another name"}
+    loose = {"fixes_content": False, "inputs": {}, "remedy": "choose another name"}
     key = make(step_of(any_store, **loose)).key
     any_store.delete(key)
     assert make(step_of(any_store, b"another", **loose)).key == key, "nothing was made from it"
@@ -136,7 +136,7 @@ def test_intact_content_of_another_process_is_taken_though_it_differs(any_store:
 
 
 def test_what_was_needed_and_is_recorded_nowhere_is_refused_before_it_is_made(any_store: Store) -> None:
-    loose = step_of(any_store, settles=False, inputs={})
+    loose = step_of(any_store, fixes_content=False, inputs={})
     any_store.write_bytes(f"shards/user-{'0' * 16}/{MANIFEST}", f'{{"inputs": "{loose.key}"'.encode())
     with pytest.raises(ArtifactError, match=r"no readable record of its content exists; it is needed by shards/user-0"):
         _ = loose.expected
@@ -144,7 +144,7 @@ def test_what_was_needed_and_is_recorded_nowhere_is_refused_before_it_is_made(an
 
 def test_predictions_need_no_look_at_what_was_made_from_them(any_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.records.steps.dependents_of", lambda store, key: pytest.fail("nothing can be"))
-    step = Step(**{**vars(step_of(any_store, settles=False)), "folder": "predictions"})
+    step = Step(**{**vars(step_of(any_store, fixes_content=False)), "folder": "predictions"})
     assert step.expected is None
 
 

@@ -85,7 +85,8 @@ def predictions_step(store: Store, job: PredictJob, wanted: Wanted) -> Step:
     run = run_at(store, wanted.model.key)
     inputs = {"model": Input(key=run, content="")} if run else {}
     return Step(
-        store, KIND, KIND, job.name, wanted.recipe, inputs=inputs, told=frozenset(inputs), settles=False,
+        store, KIND, KIND, job.name, wanted.recipe, inputs=inputs, recorded_only=frozenset(inputs),
+        fixes_content=False,
         accept=lambda manifest: check_budget(f"predictions {job.name!r}", job.data.max_bad_records, manifest.details),
     )  # fmt: skip
 

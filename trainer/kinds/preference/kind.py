@@ -67,7 +67,7 @@ def reference_step(store: Store, job: PreferenceJob, progress: Progress, data: A
     model = inputs_at(store, {"model": found.key})
     return Step(
         store, REFERENCE_KIND, "references", job.data.name, recipe, inputs={"encoded set": data.as_input(), **model},
-        told=frozenset(model),
+        recorded_only=frozenset(model),
         explains=Explains(remarks=lambda manifest: [describe_reference(manifest)]),
     )  # fmt: skip
 
