@@ -14,6 +14,7 @@ current folder; if data/raw does not exist, sample corpora are written to it. En
                  the present state, initially off
     NOTIFY       the Webhook block to call when a run fails or a gate is not met
     CREDENTIALS  the prefect-aws block with the store's credentials, as KIND/NAME
+    PREFECT_SERVER_CORS_ALLOWED_ORIGINS    the sites whose pages may use the server: its own address
 
 A running server keeps LISTEN, PORT, DB and the password that it was started with.
 """

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from flows.credentials import take_credentials
-from trainer.common.display import plural, show_json, size
+from trainer.common.display import plural, show, show_json, size
 from trainer.common.process import loading
 from trainer.common.progress import for_people
 from trainer.config.jobs import EvaluateJob, PrepareJob, PromoteJob, RollbackJob
@@ -35,7 +35,7 @@ def dry_run(job: Any, as_json: bool = False, needs: str | None = None) -> None:
     if as_json:
         show_json(found.record)
     else:
-        print("\n".join(found.lines))
+        show("".join(f"{line}\n" for line in found.lines))
 
 
 def _preview_training(job: Any) -> Preview:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from trainer.common.display import escaped, plain_score, size
+from trainer.common.display import escaped, plain_score, show, size
 from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob, PromoteJob, RollbackJob
 from trainer.config.labelled import PredictJob, TuningJob
 from trainer.kinds.labelled.predictions import describe
@@ -69,7 +69,7 @@ def show_samples(samples: Sequence[Sample]) -> None:
 
 def show_predictions(job: PredictJob, made: PredictedTexts) -> None:
     """Print a summary of the predictions and their path."""
-    print(describe(Store(job.store), made))
+    show(f"{describe(Store(job.store), made)}\n")
 
 
 def show_outcome(job: PipelineJob, outcome: Outcome) -> None:

@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
     write(folder / "planted" / "evaluation.txt", "".join(line + "\n" for line in evaluation))
     for name in ("code", "docstrings", "planted", "topics"):
         files = [path for path in (folder / name).rglob("*") if path.is_file()]
-        print(f"{folder / name}: {len(files)} files, {sum(path.stat().st_size for path in files) / 1e6:.1f} MB")
+        print(f"{folder / name}: {len(files)} files, {sum(path.stat().st_size for path in files) / 2**20:.1f} MiB")
     return 0
 
 

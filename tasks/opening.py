@@ -49,7 +49,8 @@ def report_once(record: logging.LogRecord) -> bool:
 
     Control characters, for example in the name of a file, are escaped.
     """
-    if (message := visible(record.getMessage())) != record.getMessage():
+    raw = record.getMessage()
+    if (message := visible(raw)) != raw:
         record.msg, record.args = message, ()
     stopped = ABORTED in message or StopRequested.__name__ in message
     if stopped and message.startswith("Crash detected!"):

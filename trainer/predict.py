@@ -4,6 +4,7 @@ import argparse
 import logging
 import sys
 
+from trainer.common.display import show
 from trainer.common.process import on_rank, own_rank
 from trainer.common.progress import for_people, silent
 from trainer.common.stopping import install_signal_handlers, leave
@@ -35,7 +36,7 @@ def main(arguments: list[str]) -> int:
         made = predict_texts(job, for_people() if first else silent())
         leave_group()
         if first:
-            print(describe(Store(job.store), made))
+            show(f"{describe(Store(job.store), made)}\n")
 
     return leave(on_rank(work))
 

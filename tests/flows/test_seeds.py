@@ -17,7 +17,7 @@ from tests.trainer.results import a_result
 from trainer.common.display import score
 from trainer.common.errors import ConfigError
 from trainer.records.basis import HarnessBasis
-from trainer.records.evaluations import Asked, Scores, Task
+from trainer.records.evaluations import HarnessRun, Scores, Task
 from trainer.records.results import Outcome
 from trainer.registry.compare_runs import compare_for_programs
 from trainer.store.storage import Store
@@ -64,7 +64,7 @@ def outcome_of(value: float) -> Outcome:
         {}, by="task", key="runs/a/harness.json",
         groups={"tiny": Scores(figures={"acc": value}, counts={"examples": 4, "few_shot": 0})},
         measured_on=HarnessBasis(harness={"tiny": "ab"}),
-        asked=Asked(lm_eval="1", tasks={"tiny": task}),
+        asked=HarnessRun(lm_eval="1", tasks={"tiny": task}),
     )  # fmt: skip
     evaluation = a_result({"validation": {"loss": value}}).beside(harness)
     return Outcome(run="runs/a", evaluation=evaluation, report="runs/a/report.html", promotion=None)

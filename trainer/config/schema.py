@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from trainer.common.addresses import check_address
+from trainer.common.addresses import check_address, redacted
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 LICENSE = r"^[a-z0-9][a-z0-9.+-]*$"
@@ -81,22 +81,23 @@ class Schema(BaseModel):
 
     @field_validator("*")
     @classmethod
+    def _holds_no_credentials(cls, value: Any, info: ValidationInfo) -> Any:
+        for text in _texts_in(value) if info.field_name not in TEXTS else ():
+            check_address(text)
+        return value
+
+    @field_validator("*")
+    @classmethod
     def _is_unicode(cls, value: Any) -> Any:
         for text in _texts_in(value):
             try:
                 text.encode()
             except UnicodeEncodeError as error:
+                near = text[max(0, error.start - 30) : error.start + 30]
                 raise ValueError(
-                    f"{text[:60]!a} is not valid Unicode at character {error.start}, as a byte that is not UTF-8, or "
-                    "half of a surrogate pair; correct it"
+                    f"{redacted(near)!a} contains half of a surrogate pair, or a byte that is not UTF-8, at character "
+                    f"{error.start + 1} of the text; correct it"
                 ) from error
-        return value
-
-    @field_validator("*")
-    @classmethod
-    def _holds_no_credentials(cls, value: Any, info: ValidationInfo) -> Any:
-        for text in _texts_in(value) if info.field_name not in TEXTS else ():
-            check_address(text)
         return value
 
 

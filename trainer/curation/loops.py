@@ -105,14 +105,15 @@ def _folder() -> Path | None:
         digest.update(source.read_bytes())
     folder = machine_cache() / "compiled" / digest.hexdigest()[:16]
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for each in (folder.parent, folder):
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as own:
             user = os.fstat(own.fileno()).st_uid
         states = [each.stat() for each in (folder, folder.parent)]
     except OSError as error:
         _warn(folder, error.strerror)
         return None
-    if any(state.st_uid != user or state.st_mode & 0o002 for state in states):  # loading the code unpickles it
+    if any(state.st_uid != user or state.st_mode & 0o022 for state in states):  # loading the code unpickles it
         _warn(folder, "other users can change this folder")
         return None
     for path in folder.rglob("*.nb?"):  # remove files that a power failure left empty, zeroed or cut off

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from trainer.common.display import plural, show_json, size
+from trainer.common.display import plural, show, show_json, size
 from trainer.common.errors import StorageError
 from trainer.records.lease import is_held
 from trainer.records.run_names import DATA_FOLDERS
@@ -126,7 +126,7 @@ def print_items(
         for each in found:
             listed.append(each)
             if not as_json:
-                print(describe(each))
+                show(f"{describe(each)}\n")
     finally:
         if as_json:
             show_json({"removed": removed, "found": listed, **beside})

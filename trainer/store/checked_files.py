@@ -162,8 +162,9 @@ def machine_cache() -> Path:
 
 def _own(folder: Path) -> Path:
     """The folder, created if missing; raises `ConfigError` if another user created it, as all may in such a place."""
-    with suppress(OSError):
-        folder.mkdir(mode=0o700, exist_ok=True)
+    with suppress(OSError):  # it exists, or no folder can be created there
+        folder.mkdir(mode=0o700)
+    with suppress(FileNotFoundError):
         state = folder.lstat()
         if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid() or state.st_mode & 0o022:
             raise ConfigError(

@@ -114,13 +114,16 @@ def test_without_a_folder_that_can_be_written_every_process_compiles(told: str, 
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("shared", ["folder", "parent"])
+@pytest.mark.parametrize("shared", ["folder", "parent", "group"])
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to another user")
 def test_code_that_other_users_can_change_is_not_loaded(shared: str, told: str, tmp_path: Path) -> None:
     ended(start(tmp_path))
     (folder,) = (tmp_path / "compiled").iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700
-    os.chown(folder if shared == "folder" else folder.parent, 65534, -1)
+    if shared == "group":
+        folder.parent.chmod(0o770)
+    else:
+        os.chown(folder if shared == "folder" else folder.parent, 65534, -1)
     found, errors = ended(start(tmp_path))
     assert found == f"{told} 0" and errors.count("other users can change this folder") == 1
     assert "set HEADRACE_CACHE to a folder of your own" in errors

@@ -9,7 +9,7 @@ import pytest
 from tests.trainer.records.test_basis import ON
 from tests.trainer.results import a_result
 from trainer.records.basis import HarnessBasis
-from trainer.records.evaluations import Asked, Result, Scores, Task
+from trainer.records.evaluations import HarnessRun, Result, Scores, Task
 
 
 def test_small_figures_do_not_seem_to_be_zero_and_figures_near_one_not_to_be_one() -> None:
@@ -42,7 +42,7 @@ def of_corpora(**losses: float) -> Result:
 
 def of_task(**changes: Any) -> Result:
     scores = Scores(figures={"acc": 0.25}, counts={"examples": 4})
-    asked = Asked(lm_eval="1", tasks={"quiz": Task(version="1", identity="ab")})
+    asked = HarnessRun(lm_eval="1", tasks={"quiz": Task(version="1", identity="ab")})
     told = {"groups": {"quiz": scores}, "asked": asked, "measured_on": HarnessBasis(harness={"quiz": "ab"})}
     return a_result({}, "task", **{**told, **changes})
 

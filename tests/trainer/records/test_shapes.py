@@ -12,7 +12,7 @@ from tests.trainer.results import a_result
 from trainer.common.errors import ArtifactError
 from trainer.evaluation.measurement import read_result
 from trainer.records.basis import HarnessBasis
-from trainer.records.evaluations import Asked, Scores, Task
+from trainer.records.evaluations import HarnessRun, Scores, Task
 from trainer.records.plans import TuningPlan
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.records.shapes import require_shape
@@ -109,7 +109,7 @@ def test_lm_evals_results_of_other_weights_are_left_out(empty_store: Store) -> N
         if model == "merged":
             harness = a_result(
                 {}, by="task", groups={"tiny": scores}, measured_on=HarnessBasis(harness={"tiny": "ab"}),
-                asked=Asked(lm_eval="1", tasks=asked), key="runs/a/harness.json", recipe=recipe,
+                asked=HarnessRun(lm_eval="1", tasks=asked), key="runs/a/harness.json", recipe=recipe,
                 fingerprint=fingerprint(recipe),
             )  # fmt: skip
             write_sealed(empty_store, harness.key, harness.recorded())

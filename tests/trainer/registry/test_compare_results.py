@@ -14,7 +14,7 @@ from tests.trainer.labelled_data import as_csv, as_jsonl, flat_records, job_of, 
 from tests.trainer.results import a_result
 from trainer.config.kinds import KINDS
 from trainer.records.basis import HarnessBasis, TextBasis, basis_by_split, examples_basis
-from trainer.records.evaluations import Asked, Result, Scores, Task
+from trainer.records.evaluations import HarnessRun, Result, Scores, Task
 from trainer.registry.compare_figures import compare_results, compare_seeds, curve_table, spark_table
 from trainer.registry.compare_runs import _note_read
 from trainer.registry.compared_runs import ComparedRun
@@ -156,7 +156,7 @@ def test_which_figure_is_best_is_as_the_jobs_say_and_else_as_lm_eval_does(
         scores = Scores(figures={"share": value}, counts={"examples": 1, "few_shot": 0})
         return a_result(
             {}, by="task", groups={"task": scores}, measured_on=HarnessBasis(harness={"task": "ab"}),
-            asked=Asked(lm_eval="1", tasks={"task": task}),
+            asked=HarnessRun(lm_eval="1", tasks={"task": task}),
         )  # fmt: skip
 
     def pair(greater: bool | None, **gate: Any) -> list[ComparedRun]:

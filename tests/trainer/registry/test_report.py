@@ -28,7 +28,7 @@ from trainer.config.jobs import PipelineJob
 from trainer.data.step_plan import make_plan
 from trainer.kinds.kind import identify_run
 from trainer.records.basis import HarnessBasis, TextBasis
-from trainer.records.evaluations import Asked, Sample, Scores, Task
+from trainer.records.evaluations import HarnessRun, Sample, Scores, Task
 from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.registry.report import make_report
@@ -270,7 +270,7 @@ def test_passes_are_those_of_a_final_model_that_is_an_earlier_checkpoint(store: 
 
 
 def test_tasks_that_changed_during_training_are_named(store: Store) -> None:
-    asked = Asked(lm_eval="1", tasks={"sums": Task(version="1", identity="b")})
+    asked = HarnessRun(lm_eval="1", tasks={"sums": Task(version="1", identity="b")})
     result = a_result(
         {}, by="task", key=f"{RUN}/harness.json", asked=asked, measured_on=HarnessBasis(harness={"sums": "b"}),
         groups={"sums": Scores(figures={"acc": 0.5}, counts={"examples": 4})},

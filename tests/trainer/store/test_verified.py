@@ -169,9 +169,11 @@ def test_without_a_home_a_folder_that_another_user_prepared_is_refused(
     with pytest.raises(ConfigError, match=f"{own}, the cache of a user .* set HEADRACE_CACHE to such a folder"):
         machine_cache()
     own.rmdir()
-    own.symlink_to(tmp_path)
-    with pytest.raises(ConfigError, match="is not a folder that only this user can change"):
-        machine_cache()
+    for target in (tmp_path, tmp_path / "missing"):
+        own.symlink_to(target)
+        with pytest.raises(ConfigError, match="is not a folder that only this user can change"):
+            machine_cache()
+        own.unlink()
 
 
 def test_what_nobody_has_used_for_long_is_forgotten(settled: Path, memory: Path) -> None:

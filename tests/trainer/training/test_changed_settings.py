@@ -60,7 +60,7 @@ def test_a_run_that_continues_with_another_figure_for_the_best_checkpoint_warns(
     assert "no longer count" not in caplog.text
     forget_after(stocked / key, 2)
     assert train_here(raw, stocked, data, **OFTEN, evaluation__best_by="bits_per_byte") == key
-    assert "how its loss decides, has changed: results up to step 2 no longer count" in caplog.text
+    assert "the rule for its loss, has changed: results up to step 2 no longer count" in caplog.text
 
 
 def test_the_settings_by_which_earlier_steps_were_computed_are_kept(
