@@ -273,7 +273,7 @@ def test_losses_and_batches_share_a_reference_and_another_text_has_its_own(
     changes = {"training__beta": 0.5, "training__loss": "ipo", "evaluation__batch": 2}
     same = preference_job(preferences, tmp_path / "store", llama, **changes)
     assert here(silent())("reference", same, data=data).key == key
-    other = preference_job(preferences, tmp_path / "store", llama, data__context=128)
+    other = preference_job(preferences, tmp_path / "store", llama, data__context=64)
     assert here(silent())("reference", other, data=here(silent())("encode", other)).key != key
 
 
