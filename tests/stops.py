@@ -96,7 +96,7 @@ class Stops:
             return False
         wanted = self._draw.choice(stages[stages.index(stage_of(store)) :][:AHEAD])
         running = self._start(store)
-        while running.status() is None and not (heeds(running.pid, signum) and stage_of(store) == wanted):
+        while running.status() is None and not (heeds(running.pid, heeded) and stage_of(store) == wanted):
             time.sleep(0.02)
         time.sleep(self._draw.uniform(0.0, self.lengths[wanted]))
         family, stage = descendants(running.pid), stage_of(store)
@@ -144,14 +144,17 @@ AHEAD = 3
 """A run is stopped in its present stage or one of the following, `AHEAD` in all."""
 
 
-def heeds(pid: int, signum: signal.Signals) -> bool:
-    """Whether a process has reached a command's first line, after which it handles a signal; true if it has ended."""
+def heeds(pid: int, signals: Sequence[signal.Signals]) -> bool:
+    """Whether a process has reached a command's first line, after which it handles these signals; true if it has ended.
+
+    SIGINT alone proves nothing: Python handles it from its start.
+    """
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return True
     caught = next((int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt")), None)
-    return caught is None or bool(caught >> (signum - 1) & 1)
+    return caught is None or all(caught >> (signum - 1) & 1 for signum in signals)
 
 
 def send(pid: int, signum: signal.Signals, group: bool) -> None:

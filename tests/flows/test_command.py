@@ -212,7 +212,7 @@ def test_a_stop_while_libraries_are_loaded_ends_a_command_with_75(
     config: Path, server: dict[str, str], tmp_path: Path
 ) -> None:
     running = start_module(tmp_path / "said", "flows.command", "run", config, env=server)
-    ended = running.send_when(signal.SIGTERM, lambda: heeds(running.pid, signal.SIGTERM))
+    ended = running.send_when(signal.SIGTERM, lambda: heeds(running.pid, [signal.SIGTERM]))
     assert ended.status == EXIT_PREEMPTED, ended
     assert "Traceback" not in ended.stderr
     assert not (tmp_path / "store" / "runs").exists()
