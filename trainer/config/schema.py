@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from trainer.common.addresses import check_address, redacted
+from trainer.common.addresses import check_address
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 LICENSE = r"^[a-z0-9][a-z0-9.+-]*$"
@@ -95,7 +95,7 @@ class Schema(BaseModel):
             except UnicodeEncodeError as error:
                 near = text[max(0, error.start - 30) : error.start + 30]
                 raise ValueError(
-                    f"{redacted(near)!a} contains half of a surrogate pair, or a byte that is not UTF-8, at character "
+                    f"{near!a} contains half of a surrogate pair, or a byte that is not UTF-8, at character "
                     f"{error.start + 1} of the text; correct it"
                 ) from error
         return value
