@@ -11,6 +11,7 @@ change.
 """
 
 import atexit
+import glob
 import importlib
 import multiprocessing
 import multiprocessing.connection
@@ -211,6 +212,16 @@ def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
     while not condition():
         assert time.monotonic() < end, "what was waited for did not happen"
         time.sleep(0.002)
+
+
+def being_written(store: Path, pattern: str) -> bool:
+    """Whether a store's staged files that match a pattern have content.
+
+    `Path.glob` raises an error when a folder goes to its place meanwhile; `glob.glob` does not.
+    """
+    with suppress(FileNotFoundError):
+        return any(os.stat(path).st_size for path in glob.glob(str(store / ".staging" / pattern)))
+    return False
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.depth import once
-from tests.processes import Running, alive, command_line, descendants, name_of, start_module, wait_until
+from tests.processes import Running, alive, being_written, command_line, descendants, name_of, start_module, wait_until
 from tests.support import data_values, small_values
 from tests.tasks.running import Prepared, run
 
@@ -74,10 +74,10 @@ def test_tokenization_workers_end_with_the_process_that_waits_for_them(raw: Path
     job = data_values(values)
     tokenizer = run("tokenizer", {"job": job})
     parent = start_parent("tokenize", {"job": job, "corpus": "large", "tokenizer": tokenizer}, tmp_path, count=2)
-    staged = tmp_path / "store" / ".staging"
+    store = tmp_path / "store"
     found = kill_when(
-        parent, lambda commands: sum("spawn_main" in c for c in commands) == 2 and any(staged.glob("*/*.bin"))
+        parent, lambda commands: sum("spawn_main" in c for c in commands) == 2 and being_written(store, "*/*.bin")
     )
     assert_all_end(found)
-    assert not list((tmp_path / "store" / "shards").glob("*/manifest.json"))
+    assert not list(store.glob("shards/*/manifest.json"))
     assert left(tmp_path) == []

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,17 @@ import pytest
 import trainer.kinds.pretraining.measure
 from tests import ROOT
 from tests.depth import once
-from tests.processes import Ended, children, command_line, finish, rank_envs, start_ranks, start_warm, wait_until
+from tests.processes import (
+    Ended,
+    being_written,
+    children,
+    command_line,
+    finish,
+    rank_envs,
+    start_ranks,
+    start_warm,
+    wait_until,
+)
 from tests.support import curve, final_bytes, held_out_losses, published, small_job, small_values, write_config
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, Preempted
 from trainer.common.progress import silent
@@ -240,13 +249,6 @@ def test_a_request_while_an_engine_is_loaded_does_not_choose_the_slower_one(conf
     assert engines(store) == {"gigatoken"}
 
 
-def is_building(store: Path) -> bool:
-    """Whether something is written of a shard."""
-    with suppress(FileNotFoundError):  # what is staged goes to its place at any moment
-        return any(path.stat().st_size for path in store.glob(".staging/*/*.bin"))
-    return False
-
-
 def test_workers_break_off_when_only_their_parent_is_asked_to_stop(raw: Path, tmp_path: Path) -> None:
     text = (raw / "docs.jsonl").read_bytes()
     for number in range(2):
@@ -256,7 +258,7 @@ def test_workers_break_off_when_only_their_parent_is_asked_to_stop(raw: Path, tm
     values["data"]["tokenizer"] |= {"engine": "tokenizers", "sample_bytes": 10_000}
     config = write_config(tmp_path / "job.yaml", values)
     running = start_warm(tmp_path / "said", "trainer.__main__", config)
-    wait_until(lambda: is_building(tmp_path / "store") or running.status() is not None)
+    wait_until(lambda: being_written(tmp_path / "store", "*/*.bin") or running.status() is not None)
     workers = [pid for pid in children(running.pid) if "spawn_main" in command_line(pid)]
     began = time.monotonic()
     ended = running.send_when(signal.SIGTERM, lambda: True)

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from tests.depth import once
-from tests.processes import start_ranks, start_warm
+from tests.processes import being_written, start_ranks, start_warm
 from tests.support import failing_first, read_rows, write_config
 from tests.trainer.labelled_data import (
     END,
@@ -457,9 +457,7 @@ def test_what_is_stopped_leaves_nothing_half_made_and_is_made_whole_when_it_is_s
     store = tmp_path / "store"
     config = config_of(tmp_path, store, classifier, 20_000)
     running = start_warm(tmp_path / "said", "trainer.predict", config)
-    ended = running.send_when(
-        signum, lambda: any(path.stat().st_size for path in store.glob(".staging/*/predictions.jsonl"))
-    )
+    ended = running.send_when(signum, lambda: being_written(store, "*/predictions.jsonl"))
     assert ended.status == (75 if signum == signal.SIGTERM else -signal.SIGKILL), ended
     assert not (store / "predictions").exists()
     config = config_of(tmp_path, store, classifier, 500)
