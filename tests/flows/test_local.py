@@ -77,6 +77,7 @@ def test_up_can_be_repeated_and_down_stops_a_run_that_saves_its_state(local: Loc
     assert local.say("down") == f"nothing was running that was started with PREFECT_HOME={local.home}\n"
 
 
+@pytest.mark.deep
 def test_pages_of_other_sites_get_no_answers_and_other_users_no_database(local: Local) -> None:
     local.say("up")
 

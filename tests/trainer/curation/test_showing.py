@@ -312,7 +312,7 @@ def test_a_corpus_that_loses_much_and_a_cluster_that_is_large_are_warned_of(
     assert all(f"warning: {told}\n" in said for told in expected)
 
 
-def test_texts_are_shown_from_their_first_difference_on_however_long_they_are() -> None:
+def test_texts_are_shown_from_their_first_difference_on() -> None:
     words = prose(1, 2000)
     other = [*words[:1500], "otherwise", *words[1501:]]
     header, place, *rest = side_by_side(" ".join(other), " ".join(words))
@@ -330,6 +330,10 @@ def test_texts_are_shown_from_their_first_difference_on_however_long_they_are() 
         strict=True,
     )
     assert "X" in "".join(mine) and chinese[3000] in "".join(its) and chinese[3000] not in "".join(mine)
+
+
+@pytest.mark.deep
+def test_texts_of_any_length_and_form_are_shown_in_few_lines() -> None:
     hostile = ["x\n\n" * 50_000, "y\n\n" * 50_000, "z" * 4_000_000, " ".join(prose(2, 100_000))]
     for one, another in permutations(hostile, 2):
         assert len(list(side_by_side(one, another))) <= 32
