@@ -139,9 +139,10 @@ def _preview_rollback(job: RollbackJob) -> Preview:
 
     store = Store(job.store)
     store.require_there()
-    run = check_rollback(store, job.name).run
-    line = f"would make {run} the champion of models/{job.name} in {job.store} again"
-    return Preview([line], {"champion_of": f"models/{job.name}", "run": run, "store": job.store})
+    move, already = check_rollback(store, job.name, job.key)
+    would = f"{move.run} is already" if already else f"would make {move.run}"
+    record = {"champion_of": f"models/{job.name}", "run": move.run, "store": job.store, "already": already}
+    return Preview([f"{would} the champion of models/{job.name} in {job.store}"], record)
 
 
 DRY_RUNS: dict[type, Callable[[Any], Preview]] = {

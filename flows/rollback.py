@@ -21,7 +21,7 @@ def roll_back_model(
 ) -> Move:
     """Remove the champion of a name, so that the previous one is champion again."""
     job = open_flow(job, set)
-    return roll_back(Store(job.store), job.name, job.reason)
+    return roll_back(Store(job.store), job.name, job.reason, job.key)
 
 
 if __name__ == "__main__":

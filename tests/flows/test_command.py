@@ -122,7 +122,7 @@ def test_a_refused_configuration_loads_no_heavy_library(config: Path) -> None:
 
 
 def test_a_job_without_a_file_is_refused_in_one_message_if_a_setting_is_missing() -> None:
-    commands = [["promote", "store=s", "name=words"], ["rollback", "store=s", "name=words", "run=x"], ["run", "name=x"]]
+    commands = [["promote", "store=s", "name=words"], ["rollback", "store=s", "name=words", "ran=x"], ["run", "name=x"]]
     statuses, loaded, _, said = run_all(*commands, ["evaluate", "store=s"], ["explain", "name=x"], ["promote"])
     assert statuses == [EXIT_BAD_INPUT] * 6
     assert not loaded & set(HEAVY)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from tests.trainer.stocked_store import add_encoded, add_run, add_superseded, add_tokenizer, found
 from trainer.common.errors import PipelineError
 from trainer.registry.leftovers import find_leftovers, remove_leftover
-from trainer.registry.promotion import find_champion, promote, roll_back
+from trainer.registry.promotion import promote, roll_back
 from trainer.registry.references import pin
 from trainer.store.manifest import publish_folder
 from trainer.store.names import FINAL_KIND
@@ -47,10 +47,7 @@ def promote_third(store: Store) -> None:
 
 
 def roll_back_second(store: Store) -> None:
-    """Promote once; after a cut, check first whether it was done."""
-    champion = find_champion(store, "model")
-    if champion is None or champion.run != "runs/first":
-        roll_back(store, "model", "for a trial")
+    roll_back(store, "model", "for a trial", "runs/second")
 
 
 def collect(store: Store) -> None:

@@ -168,7 +168,16 @@ class RollbackJob(Schema):
 
     store: Place
     name: Name = Field(description="the name of the champion")
+    run: Name | None = Field(
+        default=None,
+        description="the champion to roll back; if it was rolled back last, nothing changes; default: the present one",
+    )
     reason: str = Field(default="by hand", description="reason, recorded in the history")
+
+    @property
+    def key(self) -> str | None:
+        """The key of the run to roll back, if one is named."""
+        return self.run and f"runs/{self.run}"
 
 
 class GarbageJob(Schema):

@@ -182,22 +182,40 @@ def promote(
         return _add(store, name, on_top)[-1]
 
 
-def roll_back(store: Store, name: str, reason: str) -> Move:
-    """Remove the champion and restore the one before it.
+def roll_back(store: Store, name: str, reason: str, run: str | None = None) -> Move:
+    """Remove the champion and restore the one before it; if `run` was rolled back last, return the existing move.
 
-    Raises `RunError` if there was none before, `ArtifactError` if its model is missing.
+    Raises `RunError` if there was none before or if the champion is not `run`, `ArtifactError` if its model is missing.
     """
 
-    def one_less(before: list[Move]) -> Move:
+    def one_less(before: list[Move]) -> Move | None:
+        if _is_rolled_back(store, name, before, run):
+            return None
         earlier = _champion_before(store, name, before)
         return earlier.model_copy(update={"action": "roll back", "time": _now(), "reason": reason})
 
     return _add(store, name, one_less)[-1]
 
 
-def check_rollback(store: Store, name: str) -> Move:
-    """The champion that a rollback would restore; raises as `roll_back` does, and changes nothing."""
-    return _champion_before(store, name, moves(store, name))
+def check_rollback(store: Store, name: str, run: str | None = None) -> tuple[Move, bool]:
+    """The champion that a rollback would restore, and whether it is restored already; raises as `roll_back` does, and
+    changes nothing.
+    """
+    before = moves(store, name)
+    already = _is_rolled_back(store, name, before, run)
+    return before[-1] if already else _champion_before(store, name, before), already
+
+
+def _is_rolled_back(store: Store, name: str, before: list[Move], run: str | None) -> bool:
+    """Whether the last move rolled back this run; False for None. Raises `RunError` if another run is the champion."""
+    if run is None or not before or before[-1].run == run:
+        return False
+    if before[-1].action == "roll back" and current_champions(before[:-1])[-1].run == run:
+        return True
+    raise RunError(
+        f"the champion in {store.path(key_of(name))} is {before[-1].run}, not {run}; nothing was rolled back. Set "
+        "`run` to the champion that you want to roll back"
+    )
 
 
 def _champion_before(store: Store, name: str, before: list[Move]) -> Move:

@@ -29,6 +29,7 @@ from trainer.registry.gate import judge
 from trainer.registry.promotion import (
     champion_to_measure,
     check_promotion,
+    check_rollback,
     find_champion,
     find_measured,
     moves,
@@ -291,6 +292,21 @@ def test_promotions_and_rollbacks_keep_their_history(any_store: Store) -> None:
         ("promote", "runs/c"), ("roll back", "runs/a"),
     ]  # fmt: skip
     assert find_model(any_store, "models/lm/champion").key == f"runs/a/{FINAL}"
+
+
+def test_a_rollback_of_a_named_run_can_be_repeated(any_store: Store) -> None:
+    for run in ("a", "b", "c"):
+        promote(any_store, "lm", finish(any_store, run), {}, "why")
+    with pytest.raises(RunError, match=r"the champion in .*models/lm/champion is runs/c, not runs/b"):
+        roll_back(any_store, "lm", "why", "runs/b")
+    made = roll_back(any_store, "lm", "broke", "runs/c")
+    assert roll_back(any_store, "lm", "broke", "runs/c") == made == find_champion(any_store, "lm")
+    assert check_rollback(any_store, "lm", "runs/c") == (made, True)
+    assert roll_back(any_store, "lm", "broke too", "runs/b").run == "runs/a"
+    promote(any_store, "lm", "runs/c", {}, "mended")
+    with pytest.raises(RunError, match="is runs/c, not runs/b"):
+        roll_back(any_store, "lm", "broke too", "runs/b")
+    assert len(moves(any_store, "lm")) == 6
 
 
 def test_of_promotions_at_the_same_time_none_is_lost(atomic_store: Store) -> None:
