@@ -1,6 +1,7 @@
 """Run a flow on this machine: the part of a command that needs Prefect, loaded after the configuration is checked."""
 
 import os
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,6 +24,9 @@ HEARTBEAT_SECONDS = 30
 
 WITHOUT = ", or unset PREFECT_API_URL to run without it"
 
+TOO_LARGE = re.compile(r"parameters must be less than ([\d,]+) bytes when serialized \(got ([\d,]+) bytes\)")
+"""What the server answers if a flow run's parameters exceed its limit."""
+
 
 def run(flow: Flow[[Any], Any], job: Any) -> Any:
     """Run a flow in a thread; in the main thread, Prefect would replace our signal handler by one that raises.
@@ -42,7 +46,7 @@ def run(flow: Flow[[Any], Any], job: Any) -> Any:
 def explaining_outages() -> Iterator[None]:
     """Raise `Preempted` with a readable message if the server cannot be reached or the retries are exhausted.
 
-    Raises `ConfigError` if the server refuses the password.
+    Raises `ConfigError` if the server refuses the password, or a job because of its size.
     """
     try:
         yield
@@ -62,4 +66,9 @@ def explaining_outages() -> Iterator[None]:
                 f"{server} refuses a command without its password (401): set "
                 f"PREFECT_API_AUTH_STRING=user:password as on the server{WITHOUT}"
             ) from error
+        if isinstance(reason, httpx.HTTPStatusError) and (size := TOO_LARGE.search(reason.response.text)):
+            raise ConfigError(
+                f"{server} refuses a job of {size[2]} bytes as JSON; it takes at most {size[1]}: write long lists of "
+                f"paths as globs, or raise PREFECT_SERVER_API_MAX_PARAMETER_SIZE where the server starts{WITHOUT}"
+            ) from None  # the error's text contains the whole job
         raise

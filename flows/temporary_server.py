@@ -41,8 +41,9 @@ SERVER_SETTINGS = {
     "PREFECT_API_BLOCKS_REGISTER_ON_START": "0",
     "PREFECT_SERVER_MEMOIZE_BLOCK_AUTO_REGISTRATION": "0",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "0",  # sends no telemetry, and logs no error if it cannot
+    "PREFECT_SERVER_API_MAX_PARAMETER_SIZE": "0",  # no limit: a job may list many thousands of paths
 }
-"""The settings that Prefect uses for its own temporary server, and three more."""
+"""The settings that Prefect uses for its own temporary server, and four more."""
 
 PRIVATE = 0o077
 """The umask of servers: their database holds the secrets of blocks, and beside them the key that decrypts them."""

@@ -134,6 +134,15 @@ def test_a_prefect_server_that_wants_a_password_is_told_in_one_message(capsys: p
     )
 
 
+def test_a_job_that_is_too_large_for_the_prefect_server_is_told_in_one_message(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert status_of(lambda: run(meeting, "x" * 600_000)) == EXIT_BAD_INPUT
+    told = capsys.readouterr().err
+    assert "refuses a job of 600,011 bytes as JSON; it takes at most 524,288: write long lists of paths as" in told
+    assert "xxx" not in told
+
+
 @pytest.mark.parametrize("command", ["prepare", "predict"])
 def test_a_misspelt_host_of_raw_files_fails_at_once(command: str, raw: Path, tmp_path: Path) -> None:
     paths, store = ["http://misspelt.invalid/a.csv"], str(tmp_path / "store")

@@ -60,6 +60,20 @@ def test_a_command_that_knows_of_no_server_has_one_of_its_own_which_ends_with_it
 
 
 @pytest.mark.deep
+def test_it_takes_a_job_that_lists_very_many_paths(tmp_path: Path) -> None:
+    values, raw = small_values(tmp_path, tmp_path / "store"), tmp_path / "raw"
+    raw.mkdir()
+    paths = [raw / f"{number:05}-{'n' * 200}.txt" for number in range(2500)]
+    for path in paths:
+        path.write_text(f"{path.name}\n")
+    values["data"]["corpora"] = [{"name": "many", "paths": list(map(str, paths))}]
+    config = write_config(tmp_path / "job.yaml", data_values(values))
+    env = {"PREFECT_HOME": str(tmp_path / "prefect")}
+    ended = start_module(tmp_path / "said", "flows.command", "prepare", config, env=env).wait()
+    assert ended.status == 0, ended.stderr[-2000:]
+
+
+@pytest.mark.deep
 def test_it_answers_only_its_command_and_only_its_user_can_read_its_database(tmp_path: Path) -> None:
     command = start_preparing(tmp_path)
     wait_until(lambda: bool(servers_of(command.pid)))
