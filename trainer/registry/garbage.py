@@ -292,7 +292,7 @@ def _dependents_first(runs: set[str], references: References) -> list[str]:
         needed = set().union(*waiting.values())
         free = sorted(waiting.keys() - needed) or sorted(waiting)  # reused run names may form a cycle
         ordered += free
-        waiting = {run: found for run, found in waiting.items() if run not in free}
+        waiting = {run: waiting[run] for run in waiting.keys() - free}
     return ordered
 
 

@@ -8,6 +8,7 @@ pins/runs/X  pins/shards/X …  one small sealed file per pinned run or artifact
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -59,8 +60,11 @@ class References:
 
     def reached(self, roots: Iterable[str]) -> set[str]:
         """The roots and everything they reference, directly or indirectly; runs are read again on each call."""
-        measured = [self._of_evaluation(name) for name in self._store.names(EVALUATIONS)]
-        waiting = {*roots, *(key for run, read in measured if run is None for key in read)}
+        measured: dict[str | None, set[str]] = defaultdict(set)
+        for name in self._store.names(EVALUATIONS):
+            run, read = self._of_evaluation(name)
+            measured[run] |= read
+        waiting = {*roots, *measured[None]}
         runs = [key for key in waiting if key.startswith(RUN_PREFIX)]
         with ThreadPoolExecutor() as pool:
             known = dict(zip(runs, pool.map(self.of, runs), strict=True))
@@ -70,7 +74,7 @@ class References:
             found.add(key)
             needs = known[key] if key in known else self.of(key)
             if needs is not None:  # a run whose folder is empty was not measured on anything
-                waiting |= needs.union(*(read for run, read in measured if run == key)) - found
+                waiting |= (needs | measured[key]) - found
         return found
 
     def _of_run(self, run: str) -> set[str] | None:
