@@ -87,24 +87,40 @@ def _read_record(store: Store, run: str) -> dict[str, Any]:
     return read_sealed(store, f"{run}/{LINEAGE}") or make_lineage(store, read_facts(store, run))
 
 
-def trace(store: Store, run: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Trace the origin of a run's final model; raises `RunError` if the run is not finished."""
+def trace(store: Store, run: str) -> dict[str, Any]:
+    """Trace the origin of a run's final model; `ancestors` are the runs that it depends on, each before the runs made
+    from it. One that cannot be traced has the reason under `untold`. Raises `RunError` if the run is not finished.
+    """
+    found, ordered, waiting = dict[str, dict[str, Any]](), dict[str, dict[str, Any]](), [run]
+    while waiting:
+        if (key := waiting[-1]) in found:  # and all runs that it depends on
+            ordered[key] = found[waiting.pop()]
+            continue
+        try:
+            found[key] = _trace_alone(store, key)
+        except PipelineError as error:
+            if key == run:
+                raise
+            found[key] = {"run": key, "untold": str(error)}
+        before = [_run_of(store, found[key].get("base")), (found[key].get("fork") or {}).get("run")]
+        waiting += [each for each in before if each and each not in found]
+    *ancestors, traced = ordered.values()
+    return {**traced, "ancestors": ancestors}
+
+
+def _trace_alone(store: Store, run: str) -> dict[str, Any]:
+    """The record of one run, without those of the runs that it depends on."""
     config = read_config(store, run)
     record = _read_record(store, run)
-    base = record.get("pretrained")
-    before = [
-        key for key in (_run_of(store, base), (config.get("fork") or {}).get("run")) if key and key not in (*seen, run)
-    ]
     return {
         "run": run,
         "lineage": record,
         "raw_files": _raw_files(store, record, config),
-        "base": base,
+        "base": record.get("pretrained"),
         "fork": config.get("fork"),
         "training": _describe_training(store, run, record["model"]),
         "scores": _scores(store, run, record["evaluation"]),
         "promotions": _promotions(store, run),
-        "ancestors": [_trace_ancestor(store, key, (*seen, run)) for key in before],
     }
 
 
@@ -116,14 +132,6 @@ def _scores(store: Store, run: str, recorded: dict[str, Any] | None) -> dict[str
     harness = recorded.get("harness") or {}
     is_same = found.harness is not None and found.harness.fingerprint == harness.get("fingerprint")
     return found.figures() if is_same else dict(found.judged.figures)
-
-
-def _trace_ancestor(store: Store, run: str, seen: tuple[str, ...]) -> dict[str, Any]:
-    """Trace a run that another one depends on; on failure, return the reason under `untold`."""
-    try:
-        return trace(store, run, seen)
-    except PipelineError as error:
-        return {"run": run, "untold": str(error)}
 
 
 def _pieces(store: Store, shards: dict[str, Any]) -> list[dict[str, Any]] | None:
@@ -204,16 +212,18 @@ def check(store: Store, traced: dict[str, Any]) -> list[Finding]:
 
     Raises `CorpusError` if a raw file cannot be read.
     """
-    if "untold" in traced:
-        return [Finding("artifact", traced["run"], "gone", traced["untold"])]
-    before = [finding for ancestor in traced["ancestors"] for finding in check(store, ancestor)]
-    files = [file for listed in traced["raw_files"].values() for file in listed or []]
+    runs = [*traced["ancestors"], traced]
+    listed = (files for each in runs for files in each.get("raw_files", {}).values())
+    unique = {repr(file): file for files in listed for file in files or []}  # runs may share their text
     with ThreadPoolExecutor() as pool:
-        raw = list(pool.map(check_file, files))
-    return list(dict.fromkeys([*before, *raw, *_check_artifacts(store, traced)]))
+        raw = list(pool.map(check_file, unique.values()))
+    return list(dict.fromkeys([*raw, *(finding for each in runs for finding in _check_artifacts(store, each))]))
 
 
 def _check_artifacts(store: Store, traced: dict[str, Any]) -> Iterator[Finding]:
+    if "untold" in traced:
+        yield Finding("artifact", traced["run"], "gone", traced["untold"])
+        return
     record, run = traced["lineage"], traced["run"]
     single = [record[name] for name in SINGLE if name in record]
     for artifact in [*single, *record.get("shards", []), *record.get("decisions", [])]:

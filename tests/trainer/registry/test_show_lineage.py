@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from trainer.data.sources import find_pieces
 from trainer.evaluation.dialogue import find_named
 from trainer.records.basis import by_file, describe_file
 from trainer.records.sealed import read_sealed, write_sealed
+from trainer.registry import lineage
 from trainer.registry.lineage import _check_base, check, check_file, find_run, trace
 from trainer.registry.print_store import describe_lineage, finding_lines
 from trainer.registry.promotion import promote
@@ -304,6 +306,28 @@ def test_a_fine_tuned_model_is_told_with_the_run_that_it_was_made_from(
     (ancestor,) = trace(store, run)["ancestors"]
     assert "holds no run" in ancestor["untold"]
     assert finished.run in states(store, run)["gone"]
+
+
+@pytest.mark.deep
+def test_a_long_chain_of_runs_is_told_and_the_text_that_they_share_is_read_once(
+    store: Store, finished: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, record = (read_sealed(store, f"{finished.run}/{name}.json") for name in ("config", "lineage"))
+    files = {file["name"]: file["sha256"] for file in record["model"]["files"]}
+    runs = [finished.run, *(f"runs/{number:03}" for number in range(350))]
+    for before, run in pairwise(runs):
+        base = {"name": before, "origin": "store", "key": f"{before}/final", "files": files}
+        fork = {"run": finished.run, "checkpoint": "checkpoints/step-00000064"}  # each depends on two runs
+        write_sealed(store, f"{run}/config.json", {**config, "fork": fork})
+        write_sealed(store, f"{run}/lineage.json", {**record, "pretrained": base})
+    traced, read = trace(store, runs[-1]), list[str]()
+    assert [each["run"] for each in [*traced["ancestors"], traced]] == runs
+    monkeypatch.setattr(lineage, "check_file", lambda file: read.append(file["path"]) or check_file(file))
+    check(store, {**traced, "ancestors": traced["ancestors"][:3]})
+    assert len(read) == len(set(read)) > 0
+    capsys.readouterr()
+    assert headrace("lineage", store.url, runs[-1], "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)["ancestors"]) == 350
 
 
 def test_the_command_tells_it_in_lines_and_as_json(
