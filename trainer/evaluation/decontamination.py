@@ -46,24 +46,34 @@ def clean_of(store: Store, run: str, questions: AbstractSet[tuple[str, str]] | N
     )
 
 
-def find_kept_out(store: Store, run: str, questions: AbstractSet[tuple[str, str]]) -> dict[str, Any]:
-    """Whether all texts in `questions` were `kept_out` of the training text of a run's model; empty if it is not known.
+Searched = dict[tuple[str, str], int]
+"""The texts that were searched for, as (SHA-256 of the file, field), with the least number of words of such a text."""
+
+
+def read_searched(store: Store, run: str) -> list[Searched] | None:
+    """What was kept out of each shard set that a run's model was trained on; None if the sets are not known."""
+    sets = _sets(store, run)
+    return None if sets is None else [_searched(_kept_out(store, shards)) for shards in sets]
+
+
+def _searched(kept_out: Mapping[KeptOutFile, Mapping[str, Any]]) -> Searched:
+    found: Searched = {}
+    for file, details in kept_out.items():
+        least = min(each["least_words"] for each in details.values())
+        found[_content(file)] = min(least, found.get(_content(file), least))
+    return found
+
+
+def find_kept_out(searched: Sequence[Searched] | None, questions: AbstractSet[tuple[str, str]]) -> dict[str, Any]:
+    """Whether all texts in `questions` were `kept_out` of the training text of a model; empty if it is not known.
 
     `questions` holds (SHA-256 of the file, field) pairs. Texts of fewer than `least_words` words were not searched for.
     """
-    sets = _sets(store, run)
-    if sets is None:
+    if searched is None:
         return {}
-    least_words = 0
-    for shards in sets:
-        looked_for: dict[tuple[str, str], int] = {}  # with the least number of words of the texts searched for
-        for file, details in _kept_out(store, shards).items():
-            least = min(each["least_words"] for each in details.values())
-            looked_for[_content(file)] = min(least, looked_for.get(_content(file), least))
-        if not questions <= looked_for.keys():
-            return {"kept_out": False}
-        least_words = max([least_words, *(looked_for[each] for each in questions)])
-    return {"kept_out": True, "least_words": least_words}
+    if not all(questions <= each.keys() for each in searched):
+        return {"kept_out": False}
+    return {"kept_out": True, "least_words": max((each[text] for each in searched for text in questions), default=0)}
 
 
 def clean_of_splits(store: Store, run: str, details: Mapping[str, Any], fields: Sequence[str]) -> CleanOf | None:

@@ -23,7 +23,7 @@ from trainer.config.evaluation import HarnessConfig
 from trainer.config.harness_files import definitions, local_tasks
 from trainer.config.jobs import EvaluateJob
 from trainer.data.chat.template import bound_template
-from trainer.evaluation.decontamination import find_kept_out
+from trainer.evaluation.decontamination import find_kept_out, read_searched
 from trainer.evaluation.harness_identity import asked_for, identify, installed_version, name_of, questions_of
 from trainer.evaluation.harness_tasks import (
     Results,
@@ -221,7 +221,8 @@ def _defined(options: HarnessConfig, store: Store, run: str | None) -> dict[str,
     names = list(dict.fromkeys([*options.tasks, *inner]))
     identities = identify(options.model_copy(update={"tasks": names}), installed_version())
     questions = {name: questions_of(name, local) if run else None for name in names}
-    kept_out = {name: find_kept_out(store, run, each) for name, each in questions.items() if run and each}
+    searched = read_searched(store, run) if run and any(questions.values()) else None  # once: decisions may be large
+    kept_out = {name: find_kept_out(searched, each) for name, each in questions.items() if run and each}
     return {name: Defined(name_of(each), kept_out.get(name, {})) for name, each in identities.items()}
 
 

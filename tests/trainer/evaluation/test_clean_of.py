@@ -13,6 +13,7 @@ from tests.support import write_config
 from tests.trainer.chats import chat_job
 from tests.trainer.curated_runs import KEPT_OUT, curated_run, run_through
 from tests.trainer.curating import write_documents
+from tests.trainer.evaluation.harness_tasks import write_task, write_yaml
 from tests.trainer.made import encode, encode_conversations, prepare
 from tests.trainer.small_jobs import Finished
 from trainer.common.progress import silent
@@ -20,7 +21,9 @@ from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
 from trainer.config.labelled import FinetuneJob
 from trainer.data.decisions import read_decisions
-from trainer.evaluation.decontamination import clean_of, find_kept_out
+from trainer.evaluation import decontamination
+from trainer.evaluation.decontamination import clean_of, find_kept_out, read_searched
+from trainer.evaluation.harness import _defined
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.records.sealed import read_sealed
 from trainer.store.manifest import digest_file
@@ -230,8 +233,9 @@ def test_of_conversations_that_a_model_was_tuned_on_nothing_was_kept_out(
 ) -> None:
     kept = curated.store.parent / KEPT_OUT
     digest = digest_file(kept).sha256
-    assert find_kept_out(store, curated.run, {(digest, "text")}) == {"kept_out": True, "least_words": 5}
-    assert find_kept_out(store, curated.run, {(digest, "text"), (digest, "passage")}) == {"kept_out": False}, (
+    searched = read_searched(store, curated.run)
+    assert find_kept_out(searched, {(digest, "text")}) == {"kept_out": True, "least_words": 5}
+    assert find_kept_out(searched, {(digest, "text"), (digest, "passage")}) == {"kept_out": False}, (
         "another field of it"
     )
     for split in ("train", "validation", "test"):
@@ -242,7 +246,19 @@ def test_of_conversations_that_a_model_was_tuned_on_nothing_was_kept_out(
     )
     with cores(1):
         run = train(job, silent(), encode_conversations(job, silent())).key
-    assert not find_kept_out(store, run, {(digest, "text")})
+    assert not find_kept_out(read_searched(store, run), {(digest, "text")})
+
+
+def test_what_was_kept_out_of_the_text_is_read_once_for_all_tasks(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = write_task(tmp_path)
+    write_yaml(tmp_path / "pair.yaml", {"group": "pair", "task": ["tiny"]})
+    read, sets = list[str](), decontamination._sets
+    monkeypatch.setattr(decontamination, "_sets", lambda store, run: read.append(run) or sets(store, run))
+    found = _defined(options.model_copy(update={"tasks": ["pair"]}), Store(str(finished.store)), finished.run)
+    assert found.keys() == {"pair", "tiny"} and all(each.kept_out == {"kept_out": False} for each in found.values())
+    assert read == [finished.run]
 
 
 @pytest.mark.deep
