@@ -268,7 +268,9 @@ def override(job: Job, words: Overrides) -> Job:
 def add_config(parser: ArgumentParser) -> None:
     """Add the arguments `config`, a YAML file, and `overrides`, the `key=value` words that replace its settings."""
     parser.add_argument("config", help="a YAML file, or the first key=value if there is no file")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace the file's")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="key=value", help="settings that replace the file's"
+    )
 
 
 def add_verify(parser: ArgumentParser) -> None:

@@ -1,6 +1,6 @@
 """Schemas of fine-tuning on labelled data, of prediction, and base schemas of all tuning of a pretrained model."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, Strict, model_validator
 
@@ -299,6 +299,19 @@ class FinetuneJob(TuningJob):
     model: ClassifierConfig = Field(description="the model to fine-tune")
     training: ClassifierTrainingConfig = Field(description="optimisation")
     evaluation: MeasurementConfig = Field(default=MeasurementConfig(), description="measurement")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_labelled(cls, values: Any) -> Any:
+        """Raise `ValueError` alone for a job of another kind whose task is missing or misspelt."""
+        data = values.get("data") if isinstance(values, dict) else None
+        if isinstance(data, dict):
+            known = get_args(LabelledDataConfig.model_fields["task"].annotation)
+            if isinstance(task := data.get("task"), str) and task not in known:
+                raise ValueError(f"data.task is {task!r}; expected one of {', '.join(known)}, chat, preference")
+            if others := sorted({"chat_template", "context"}.intersection(data)):
+                raise ValueError(f"data.{others[0]} requires data.task chat or preference")
+        return values
 
     @model_validator(mode="after")
     def _classes_to_weigh(self) -> Self:

@@ -46,6 +46,7 @@ from trainer.common.display import (
         (plain_score(-2.2e-6), "-2.2e-06"),
         (plain_score(math.inf), "inf"),
         (plain_score(52345.678), "52345.6780"),
+        (plain_score(2.5e60), "2.5e+60"),
         (plain_score(0.81999, 0.82), "0.81999"),
         (plain_score(2e-6, 0.5), "2e-06"),
         (short(122_880), "123 K"),

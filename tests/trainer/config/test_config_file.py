@@ -2,6 +2,7 @@
 
 import math
 import re
+from argparse import ArgumentParser
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_origin
@@ -13,10 +14,11 @@ from pydantic import BaseModel
 from tests import ROOT
 from tests.support import small_values, write_config
 from trainer.common.errors import ConfigError
-from trainer.config.files import explain, load_job, override, parse_yaml, read_values
+from trainer.config.files import add_config, explain, load_job, override, parse_yaml, read_values
 from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob
 from trainer.config.labelled import FinetuneJob
 from trainer.config.schema import schemas_in
+from trainer.kinds.kind import load_training_job
 
 
 @pytest.fixture
@@ -84,9 +86,33 @@ def test_words_applied_to_a_job_make_the_job_that_they_make_with_its_file(config
         override(job, ["training.max_stps=9"])
 
 
+def test_only_the_configuration_is_required(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = ArgumentParser()
+    add_config(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_intermixed_args([])
+    assert capsys.readouterr().err.endswith("the following arguments are required: config\n")
+    assert parser.parse_intermixed_args(["job.yaml"]).overrides == []
+
+
 def test_the_quickstart_is_a_valid_job() -> None:
     job = load_job(PipelineJob, str(ROOT / "configs" / "quickstart.yaml"))
     assert len(job.data.corpora) == 3
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        (
+            "data.task=chatt",
+            "data.task is 'chatt'; expected one of classification, multi-label, regression, tokens, chat",
+        ),
+        ("data.task=null", "data.chat_template requires data.task chat or preference"),
+    ],
+)
+def test_conversations_without_their_task_are_refused_by_that_alone(word: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^configuration [^;]*chat\.yaml: {expected}[^;]*$"):
+        load_training_job(str(ROOT / "configs" / "chat.yaml"), [word])
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_a_corpus_all_of_whose_documents_are_held_out_is_refused(tmp_path: Path)
     ("missing", "said"),
     [
         ("*.jsonl", r"corpus 'docs': no file matches '.*/raw/\*\.jsonl'; check the path"),
-        ("a.jsonl", "corpus 'docs' is empty: 1 files, 0 bytes"),
+        ("a.jsonl", "corpus 'docs' is empty: 1 file, 0 bytes"),
     ],
 )
 def test_missing_or_empty_raw_files_are_refused_before_anything_is_written(

@@ -123,9 +123,14 @@ def test_fewer_tokens_than_were_asked_for_are_refused_with_how_many_there_are(te
     with pytest.raises(TokenizerError, match=r"vocab_size is 400, but the text gives only (\d+) tokens") as caught:
         make(empty_store, data)
     assert empty_store.names("tokenizers") == []
-    most = int(re.findall(r"set it to (\d+) or less", str(caught.value))[0])
+    most = int(re.findall(r"set it to (\d+) or less, or add text$", str(caught.value))[0])
     fitting = data.model_copy(update={"tokenizer": data.tokenizer.model_copy(update={"vocab_size": most})})
     assert load_tokenizer(empty_store, make(empty_store, fitting).key).vocab_size == most
+
+
+def test_more_text_is_read_for_more_tokens_if_only_a_sample_was(text: Path, empty_store: Store) -> None:
+    with pytest.raises(TokenizerError, match=r"or less, or increase data.tokenizer.sample_bytes \(20 bytes\)$"):
+        make(empty_store, data_of(text, {"vocab_size": 400, "sample_bytes": 20}))
 
 
 def test_a_trained_tokenizer_keeps_its_name_when_raw_files_change(text: Path, empty_store: Store) -> None:

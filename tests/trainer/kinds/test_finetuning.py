@@ -345,6 +345,10 @@ def test_training_ends_early_when_nothing_gets_better_and_the_best_becomes_final
     ("changes", "message"),
     [
         ({"evaluation__best_by": "bleu"}, "best_by is 'bleu', but the measured figures are loss, accuracy, f1"),
+        (
+            {"evaluation__best_by": "pearsonr"},
+            "best_by is 'pearsonr', but the measured figures are loss, accuracy, f1; se",
+        ),
         ({"evaluation__metrics": ["pearsonr"]}, "pearsonr"),
         ({"evaluation__metrics": ["acuracy"]}, "acuracy"),
         (

@@ -24,7 +24,7 @@ from tests.trainer.chats import MARKED, chat_model
 from tests.trainer.preferences import plain_sum, preference_job, preference_values
 from tests.trainer.small_jobs import Finished
 from trainer.common.errors import ArtifactError, ConfigError, PipelineError, RecordError, RunError
-from trainer.common.progress import silent
+from trainer.common.progress import Progress, Update, silent
 from trainer.config.files import override
 from trainer.config.models import LoraConfig
 from trainer.data.chat.encoded import open_chat
@@ -131,7 +131,9 @@ def test_a_dry_run_tells_the_lengths_of_answers_with_their_prompts_before_and_af
     look = checked.lengths
     assert checked.looked_at == f"all {sum(checked.splits.values())} pairs"
     assert all(each.mean <= each.longest for each in look.values())
-    found = open_chat(Store(job.store), here(silent())("encode", job).key).splits
+    shown: list[Update] = []
+    found = open_chat(Store(job.store), here(Progress(shown.append, 0.0))("encode", job).key).splits
+    assert (shown[-1].done, shown[-1].unit) == (sum(checked.splits.values()), "pair")
     assert {name: each.mean for name, each in look.items()} == {
         name: pytest.approx(float(split.lengths.mean())) for name, split in found.items()
     }

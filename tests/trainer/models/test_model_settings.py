@@ -67,7 +67,7 @@ def test_a_common_name_of_a_setting_is_known_under_every_family() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "expected"),
-    [("gpt3", "did you mean"), (None, "model_type None"), ("nothing-like-it", "does not know the model_type")],
+    [("gpt3", "did you mean 'gpt"), (None, "model_type None"), ("nothing-like-it", "does not know the model_type")],
 )
 def test_an_unknown_family_is_refused(kind: str | None, expected: str) -> None:
     message = refused(ModelConfig(config={"model_type": kind}))

@@ -142,7 +142,7 @@ def test_a_split_or_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> No
 def test_an_empty_file_is_told_with_its_split(tmp_path: Path) -> None:
     written(tmp_path / "train.jsonl", as_jsonl(records(5)))
     written(tmp_path / "none.jsonl", "")
-    with pytest.raises(CorpusError, match=r"validation split of data set '[^']*' is empty: 1 files, 0 bytes"):
+    with pytest.raises(CorpusError, match=r"validation split of data set '[^']*' is empty: 1 file, 0 bytes"):
         read(source="jsonl", train=[str(tmp_path / "train.jsonl")], validation=[str(tmp_path / "none.jsonl")])
 
 
