@@ -52,14 +52,14 @@ def score(value: float | None) -> str:
 
 
 def plain_score(value: float, other: float | None = None) -> str:
-    """The same for log lines, in ASCII, and in full if large: -0.2500, 52345.6780, nan.
+    """The same for log lines, in ASCII, and in full if large: -0.2500, 52345.6780, 2.5e+60, nan.
 
     If `other` is given, a different value does not seem to be that one: 0.81999 beside 0.82.
     """
     if not math.isfinite(value):
         return str(value)
     places = decimals_apart(value, other)
-    if abs(value) >= 1e4 or places > 4:
+    if 1e4 <= abs(value) < 1e15 or places > 4:
         return f"{value:z.{places}f}"
     return score(value).replace(MINUS, "-")
 

@@ -139,7 +139,7 @@ def read_conversations(
 
     Without validation parts, train's conversations whose question is held out by its hash become validation.
     """
-    with progress.bar(f"{doing} {data.name}", None, "conversation") as bar:
+    with progress.bar(f"{doing} {data.name}", None, form.name) as bar:
         for split, parts in source.parts.items():
             cut = source.cut and split == TRAIN
             made = read_records(data, parts, counts[split].bad, encoder.encode, most, form)
@@ -148,7 +148,7 @@ def read_conversations(
                 side = VALIDATION if cut and is_held_out(question, data.validation_fraction) else split
                 if counts[side].take(encoded, question):
                     yield from (Encoded(side, str(number), tokens) for tokens in encoded)
-                    bar.advance(len(encoded))
+                    bar.advance(1)
     if most is None:
         _require_conversations(data, counts, source.cut)
 
