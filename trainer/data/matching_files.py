@@ -48,6 +48,11 @@ def find_local(pattern: str) -> Iterator[LocalFile]:
             try:
                 status = os.stat(path)
             except OSError as error:
+                if isinstance(error, FileNotFoundError) and os.path.islink(path):
+                    raise CorpusError(
+                        f"{path} cannot be read: it is a link to {os.readlink(path)}, which does not exist; remove the "
+                        "link, or restore that file"
+                    ) from error
                 raise unreadable(path, error) from error
             _require_utf8(path)
             yield LocalFile(path, path[len(folder) + 1 :], real, status)

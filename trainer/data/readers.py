@@ -31,6 +31,12 @@ class Document(NamedTuple):
     columns: Mapping[str, float] = NO_NUMBERS
 
 
+HINTS: dict[type, str] = {
+    dict: "; a field within another is not read: copy the text to a field of its own",
+    bytes: "; convert the column to strings",
+}
+"""What to do about a text of another type."""
+
 OnBad = Callable[[RecordError], None]
 """Called with each bad record: raises, or returns to skip it."""
 
@@ -123,7 +129,10 @@ def _text(values: Mapping[str, Any], corpus: CorpusConfig) -> bytes:
     if field not in values:
         hint = spelling_hint(values, field) or corpus.named_by
         raise ValueError(f"no field {field!r}; it has {', '.join(map(str, values)) or 'none'}{hint}")
-    raise ValueError(f"field {field!r} holds {type(text).__name__}, not text")
+    if text is None:
+        raise ValueError(f"field {field!r} holds no text")
+    hint = HINTS.get(type(text), "")
+    raise ValueError(f"field {field!r} holds {type(text).__name__}, not text{hint}")
 
 
 def _numbers(values: Mapping[str, Any], columns: Columns) -> dict[str, float]:

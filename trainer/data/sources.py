@@ -61,7 +61,7 @@ def find_sources(corpus: CorpusConfig, what: str = "corpus") -> list[SourceFile]
             if real not in found or source.path == real:
                 found[real] = source
     if not sum(source.size for source in found.values()):
-        raise CorpusError(f"{what} {corpus.name!r} is empty: {len(found)} files, 0 bytes")
+        raise CorpusError(f"{what} {corpus.name!r} is empty: {plural(len(found), 'file')}, 0 bytes")
     return sorted(found.values(), key=lambda source: (source.key, source.path))
 
 

@@ -191,11 +191,20 @@ def _train(options: TokenizerConfig, texts: Texts, folder: Path, advance: Callab
         show_progress=False,
     )
     used: list[str] = []
-    tokenizer.train_from_iterator(_sample(texts, options.sample_bytes, used, advance), trainer)
+    read = 0
+
+    def count_read(size: int) -> None:
+        nonlocal read
+        read += size
+        advance(size)
+
+    tokenizer.train_from_iterator(_sample(texts, options.sample_bytes, used, count_read), trainer)
     if (size := tokenizer.get_vocab_size()) < options.vocab_size:
+        is_part = read >= options.sample_bytes
+        more = f"increase data.tokenizer.sample_bytes ({options.sample_bytes:,} bytes)" if is_part else "add text"
         raise TokenizerError(
             f"data.tokenizer.vocab_size is {options.vocab_size:,}, but the text gives only {size:,} tokens; set it to "
-            f"{size} or less, add text, or increase data.tokenizer.sample_bytes ({options.sample_bytes:,} bytes)"
+            f"{size} or less, or {more}"
         )
     return save_trained(options, tokenizer, sorted(used), folder)
 

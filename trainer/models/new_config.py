@@ -165,7 +165,7 @@ def _check_family(kind: Any, where: str, masked: bool) -> str:
         close = difflib.get_close_matches(str(kind), list(families), 3)
         raise ConfigError(
             f"{where}: transformers does not know the model_type {kind!r}"
-            + (f"; did you mean {close}?" if close else "")
+            + (f"; did you mean {' or '.join(map(repr, close))}?" if close else "")
         )
     if masked and kind not in families:
         raise ConfigError(

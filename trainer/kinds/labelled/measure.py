@@ -22,7 +22,6 @@ from trainer.data.encoded import IGNORED
 from trainer.data.labelled.encoded import EncodedSet, EncodedSplit, EncodedWords
 from trainer.evaluation.builtin_metrics import SEQEVAL, WORD_ACCURACY, marks_entities
 from trainer.evaluation.metrics import (
-    METRICS,
     Metrics,
     default_metrics,
     load_metrics,
@@ -95,7 +94,7 @@ def score(
             yield from example_losses(part.double(), labels).tolist()
 
     scores = {"loss": math.fsum(losses()) / len(references), **runtime.on_first(measure)}
-    _require_figure(job, scores)
+    _require_figure("evaluation.best_by", job.evaluation.best_by, job, data.details["classes"], scores)
     return scores
 
 
@@ -143,19 +142,20 @@ def check_best_by(job: FinetuneJob, classes: list[str] | None) -> None:
         made_up = [classes or []]
     metrics.add_batch(made_up, made_up)
     scores = {"loss": 0.0, **metrics.compute()}
-    _require_figure(job, scores)
-    if job.promotion is not None and job.promotion.metric not in scores:
-        raise _not_measured("promotion.metric", job.promotion.metric, scores)
+    _require_figure("evaluation.best_by", job.evaluation.best_by, job, classes, scores)
+    if job.promotion is not None:
+        _require_figure("promotion.metric", job.promotion.metric, job, classes, scores)
 
 
-def _require_figure(job: FinetuneJob, scores: dict[str, float]) -> None:
-    if job.evaluation.best_by not in scores:
-        raise _not_measured("evaluation.best_by", job.evaluation.best_by, scores)
-
-
-def _not_measured(setting: str, wanted: str, scores: dict[str, float]) -> ConfigError:
-    metric = f" the metric {wanted!r}, not one of its figures" if wanted in METRICS else f" {wanted!r}"
-    return ConfigError(f"{setting} is{metric}, but the measured figures are {', '.join(scores)}")
+def _require_figure(
+    setting: str, wanted: str, job: FinetuneJob, classes: list[str] | None, scores: dict[str, float]
+) -> None:
+    if wanted not in scores:
+        is_metric = wanted in metric_names(job, classes)
+        metric = f"the metric {wanted!r}, not one of its figures" if is_metric else repr(wanted)
+        raise ConfigError(
+            f"{setting} is {metric}, but the measured figures are {', '.join(scores)}; set it to one of them"
+        )
 
 
 def glue_task(job: FinetuneJob) -> str | None:
