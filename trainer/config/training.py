@@ -24,6 +24,11 @@ class MaskingConfig(Schema):
     def _shares_of_one(self) -> Self:
         if self.mask_share + self.random_share > 1:
             raise ValueError(f"mask_share {self.mask_share} plus random_share {self.random_share} is more than 1")
+        if self.mask_share == self.random_share == 0:
+            raise ValueError(
+                "mask_share and random_share are both 0, so the model would see every token that it predicts; set one "
+                "of them above 0"
+            )
         return self
 
 

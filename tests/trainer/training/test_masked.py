@@ -139,6 +139,9 @@ def test_a_tokenizer_without_a_mask_token_is_refused_before_anything_is_done(
         kind_of(job := masked_job(raw, stocked, **values, training__masking={"mask_token": "<hidden>"})).preflight(
             job, silent()
         )
+    end = {"mask_token": "<|endoftext|>"}
+    with pytest.raises(TokenizerError, match=r"is '<\|endoftext\|>', with which the tokenizer ends documents"):
+        kind_of(job := masked_job(raw, stocked, **values, training__masking=end)).preflight(job, silent())
 
 
 def test_a_family_that_reads_from_left_to_right_is_refused(raw: Path, store: Path) -> None:
