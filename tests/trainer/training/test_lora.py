@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import trainer.training.run as run_module
+from tests.depth import once
 from tests.support import curve, digests, failing_first, final_bytes, forget_after, records, small_job
 from tests.tiny_models import new_model, tiny_config
 from tests.trainer.adapted_runs import LORA, adapt, lora_job, train_adapter, write_base
@@ -290,6 +291,33 @@ def test_the_layers_of_mamba_that_peft_refuses_are_not_adapted(family: str) -> N
     add_adapter(model, LoraConfig(rank=2, alpha=4.0), seed=0)
     adapted = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     assert adapted and not any("out_proj" in name for name in adapted)
+
+
+@pytest.mark.parametrize("family", once("afmoe", "deepseek_v3", "glm4_moe", "qwen3_next"))
+def test_layers_that_peft_takes_for_experts_are_not_adapted_so_that_the_merged_model_is_the_trained_one(
+    family: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = new_model(tiny_config(family)).eval()
+    with pytest.raises(
+        ConfigError, match=rf"peft would adapt the experts of this '{family}' model, .* of model.layers"
+    ):
+        find_targets(model, ["q_a_proj" if family == "deepseek_v3" else "q_proj", "up_proj"], [])
+    with caplog.at_level("INFO"):
+        add_adapter(model, LoraConfig(rank=4, alpha=8.0), seed=0)
+    assert "not adapted, because peft would adapt the experts instead of them: " in caplog.text
+    trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    assert trained and not any(part in name for name, _ in trained for part in ("experts", "up_proj", "down_proj"))
+    for name, parameter in trained:
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.05)
+    ids = torch.arange(24)[None]
+    with torch.no_grad():
+        before, adapted = new_model(tiny_config(family)).eval()(input_ids=ids).logits, model(input_ids=ids).logits
+        merged = merge(model).eval()(input_ids=ids).logits
+    assert torch.allclose(merged, adapted, atol=1e-5) and not torch.allclose(before, adapted, atol=1e-3)
+    PeftLora(r=2, target_modules=["q_proj"], target_parameters=["gate_up_proj"]).save_pretrained(tmp_path)
+    with pytest.raises(ArtifactError, match=r"adapts parameters that are not linear layers \(gate_up_proj\)"):
+        restore_adapter(model, tmp_path)
 
 
 @pytest.mark.parametrize("family", ["zamba", "zamba2"])
