@@ -135,7 +135,8 @@ def _take(limit: str) -> UUID | None:
             lambda client: client.increment_concurrency_slots_with_lease([limit], 1, "concurrency", LEASE_SECONDS)
         )
     except httpx.HTTPStatusError as error:
-        if error.response.status_code != httpx.codes.LOCKED:
+        # A limit of 0 slots, by which someone stops all stages, is reported as unprocessable.
+        if error.response.status_code not in (httpx.codes.LOCKED, httpx.codes.UNPROCESSABLE_ENTITY):
             raise
         return None
     return ConcurrencyLimitWithLeaseResponse.model_validate(answer.json()).lease_id

@@ -25,10 +25,10 @@ from trainer.kinds.pretraining.kind import evaluation_of
 
 
 @contextmanager
-def limited(name: str, taken: int = 0) -> Iterator[str]:
-    """A limit of one slot, free or taken, during the block."""
+def limited(name: str, taken: int = 0, slots: int = 1) -> Iterator[str]:
+    """A limit of one slot or none, free or taken, during the block."""
     with get_client(sync_client=True) as client:
-        client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=name, limit=1, active_slots=taken))
+        client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=name, limit=slots, active_slots=taken))
         try:
             yield name
         finally:
@@ -135,7 +135,8 @@ def test_a_busy_server_is_asked_again_soon(limit: str, monkeypatch: pytest.Monke
     assert work() == "done" and not busy
 
 
-def test_one_that_waits_for_a_turn_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("slots", "taken"), [(1, 1), (0, 0)])
+def test_one_that_waits_for_a_turn_can_be_stopped(slots: int, taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.turns.stop_requested", lambda: True)
 
     @flow
@@ -143,7 +144,7 @@ def test_one_that_waits_for_a_turn_can_be_stopped(monkeypatch: pytest.MonkeyPatc
         with turn("test-taken"):
             pass
 
-    with limited("test-taken", taken=1), pytest.raises(Preempted):
+    with limited("test-taken", taken, slots), pytest.raises(Preempted):
         waiting()
 
 
