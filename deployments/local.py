@@ -19,10 +19,8 @@ current folder; if data/raw does not exist, sample corpora are written to it. En
 A running server keeps LISTEN, PORT, DB and the password that it was started with.
 """
 
-import ipaddress
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -33,19 +31,16 @@ from pathlib import Path
 import httpx
 import psutil
 
-from deployments import postgres
+from deployments import address, postgres
+from deployments.address import DEFAULTS, PASSWORD, Settings, answers, api, bad_setting, client, exports, is_taken
 from deployments.registration import register
 from flows.temporary_server import PRIVATE, turn_to_start
-from flows.temporary_server import SERVER_PASSWORD as PASSWORD
 from samples import corpora
 from trainer.common.errors import EXIT_PREEMPTED
 from trainer.common.stopping import SIGNALS
 
 CORS = "PREFECT_SERVER_CORS_ALLOWED_ORIGINS"
-Settings = Mapping[str, str]
-DEFAULTS: Settings = {"LISTEN": "127.0.0.1", "PORT": "4200", "DB": "sqlite", PASSWORD: ""}
-"""A new server's settings unless the environment sets others."""
-HOME = Path(os.environ.get("PREFECT_HOME", ".prefect")).absolute()
+HOME = Path(os.environ.get("PREFECT_HOME") or ".prefect").expanduser().absolute()
 DATABASE = HOME / "postgres"
 LAST = HOME / "database"
 """Holds the last server's DB, without an address, which may hold a password."""
@@ -53,9 +48,6 @@ ADDRESS = "address"
 """Stands for an address in that file."""
 OWN_FOLDER = str(Path(sys.executable).parent)
 """Where a worker must find `python3` first, by which it starts flow runs."""
-SCHEDULES = os.environ.get("SCHEDULES", "")
-SCHEDULED = {"on": True, "off": False, "": None}
-"""The values of SCHEDULES, and whether scheduled runs are started; None keeps the present state."""
 INHERITED = ("AWS_", "CUDA_", "HEADRACE_", "HF_", "MLFLOW_", "OMP_", "RAY_")
 """How the names of variables begin that jobs read."""
 SERVER_SECONDS = 120
@@ -73,38 +65,51 @@ Prefect's ten, a run starts up to ten seconds late, and the process of a schedul
 
 def up() -> int:
     """Start the server and the worker if not running, deploy, and print their addresses; return the exit status."""
-    started = _started()
-    settings = _settings(started)
-    if (objection := _objection(started, settings)) is not None:
-        print(objection, file=sys.stderr)
-        return 2
-    HOME.mkdir(parents=True, exist_ok=True)
-    api = _api(settings)
-    os.environ |= {"PREFECT_HOME": str(HOME), "PREFECT_API_URL": api, "PWD": os.getcwd()}  # prefect.yaml names PWD
+    objection = _objection()
+    if objection is None:
+        HOME.mkdir(parents=True, exist_ok=True)
+        with turn_to_start(HOME):  # two at once would start two workers, of which `down` knows one
+            objection = _objection()
+            if objection is None:
+                return _up(_settings(_started()))
+    print(objection, file=sys.stderr)
+    return 2
+
+
+def _up(settings: Settings) -> int:
+    url = api(settings)
+    os.environ |= {"PREFECT_HOME": str(HOME), "PREFECT_API_URL": url, "PWD": os.getcwd()}  # prefect.yaml names PWD
     for name, value in UNLESS_SET.items():
         os.environ.setdefault(name, value)
     os.environ["PATH"] = own_path()
     if settings[PASSWORD]:
         os.environ["PREFECT_API_AUTH_STRING"] = settings[PASSWORD]
-    if not _answers(settings):
-        with turn_to_start(HOME):
-            if _running("server") is None:
-                _start_server(settings)
-            answers = _wait_for_server(settings)
-        if not answers:
+    if not answers(settings):
+        if _running("server") is None:
+            _start_server(settings)
+        if not _wait_for_server(settings):
             did = (
                 f"does not answer after {SERVER_SECONDS} s (`headrace down` stops it)"
                 if _running("server")
                 else "ended"
             )
-            print(f"the server at {api} {did}; see {HOME / 'server.log'}", file=sys.stderr)
+            print(f"the server at {url} {did}; see {HOME / 'server.log'}", file=sys.stderr)
             return 1
     _write_samples()
-    with _client(settings) as client:
+    with client(settings) as asked:
         try:
-            register(client, os.environ.get("NOTIFY"), os.environ.get("CREDENTIALS"), SCHEDULED[SCHEDULES])
+            register(
+                asked, os.environ.get("NOTIFY"), os.environ.get("CREDENTIALS"), address.SCHEDULED[address.SCHEDULES]
+            )
         except httpx.HTTPStatusError as error:
-            print(f"the server at {api} refuses what `headrace up` creates or updates: {error}", file=sys.stderr)
+            print(f"the server at {url} refuses what `headrace up` creates or updates: {error}", file=sys.stderr)
+            return 1
+        except httpx.TransportError as error:
+            print(
+                f"the server at {url} stopped answering while `headrace up` deployed ({error}); see "
+                f"{HOME / 'server.log'}, and repeat `headrace up`",
+                file=sys.stderr,
+            )
             return 1
     worker = _running("worker")
     if worker is None:
@@ -114,20 +119,23 @@ def up() -> int:
             f"the running worker keeps the {', '.join(kept)} that it was started with; `headrace down` and then "
             "`headrace up` start it with those of this shell\n"
         )
-    print(f"server and UI   {api.removesuffix('/api')}\nlogs            {HOME / 'server.log'}, {HOME / 'worker.log'}")
-    print(f"\n{_exports(settings)}\nprefect deployment run data-to-model/pretrain")
+    print(f"server and UI   {url.removesuffix('/api')}\nlogs            {HOME / 'server.log'}, {HOME / 'worker.log'}")
+    print(f"\n{exports(settings)}\nprefect deployment run data-to-model/pretrain")
     print("\n`headrace down` (or `make down`) stops both.")
     return 0
 
 
 def down() -> int:
-    """Stop the worker, whose runs save a checkpoint first, then the server."""
+    """Stop the worker, whose runs save a checkpoint first, then the server; return the exit status."""
+    if (objection := _anothers_process()) is not None:
+        print(objection, file=sys.stderr)
+        return 2
     # While the worker waits for its last runs, it would start others, such as those rescheduled by the watchdog.
     # Another folder's server may answer at the port: only the server started here has this worker's pool.
     settings = _started()
-    if settings and _running("worker") is not None and _answers(settings):
-        with _client(settings) as client:
-            client.patch("/work_pools/local", json={"is_paused": True})
+    if settings and _running("worker") is not None and answers(settings):
+        with suppress(httpx.HTTPError), client(settings) as asked:  # the server is stopped also if it cannot do this
+            asked.patch("/work_pools/local", json={"is_paused": True})
     stopped = []
     for name in ("worker", "server"):
         process = _running(name)
@@ -144,21 +152,31 @@ def down() -> int:
     return 0
 
 
-def _objection(started: Settings, settings: Settings) -> str | None:
+def _objection() -> str | None:
     """Why `up` must not go on, and what to do; None if it may."""
-    port = settings["PORT"]
-    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
-        return f"PORT={port}: expected a whole number from 1 to 65535; unset it for {DEFAULTS['PORT']}"
-    if not (_is_loopback(settings["LISTEN"]) or settings[PASSWORD]):
-        return (
-            f"LISTEN={settings['LISTEN']} would let users of other machines run code on this one: set a password, "
-            "PREFECT_SERVER_API_AUTH_STRING=user:password, or unset LISTEN"
-        )
-    if SCHEDULES not in SCHEDULED:
-        return (
-            f"SCHEDULES={SCHEDULES}: expected on (start the nightly and weekly runs) or off; unset it to keep the "
-            "present state"
-        )
+    started = _started()
+    settings = _settings(started)
+    return (
+        _anothers_process() or bad_setting(settings) or _unwritable()
+        or _other_server(started, settings) or _other_worker(settings)
+    )  # fmt: skip
+
+
+def _anothers_process() -> str | None:
+    """Why this user cannot stop or update what runs; None if nothing of another user does."""
+    for name in ("worker", "server"):
+        with suppress(psutil.Error):
+            process = _running(name)
+            if process is not None and os.geteuid() not in (0, process.uids().real):
+                return (
+                    f"the {name} of PREFECT_HOME={HOME} (process {process.pid}) was started by the user "
+                    f"{process.username()}, who must also update or stop it; for a server of your own, set "
+                    "PREFECT_HOME to another folder, and PORT"
+                )
+    return None
+
+
+def _unwritable() -> str | None:
     if not _is_writable(HOME):
         return f"PREFECT_HOME={HOME} cannot be written: set it to a folder that this user may write"
     if _lacks_samples() and not _is_writable(SAMPLES.absolute()):
@@ -166,6 +184,11 @@ def _objection(started: Settings, settings: Settings) -> str | None:
             f"{SAMPLES.absolute()}, for the sample corpora, cannot be written: use another current folder, in which "
             "this user may write"
         )
+    return None
+
+
+def _other_server(started: Settings, settings: Settings) -> str | None:
+    """Why the server cannot be started or used with these settings; None if it can."""
     if different := _differences(started, settings):
         return (
             f"the running server was started with {' and '.join(different)}: stop it first with `headrace down`, or "
@@ -178,18 +201,30 @@ def _objection(started: Settings, settings: Settings) -> str | None:
             "the last server here had another database than sqlite, with its schedules, blocks and runs: set "
             f"{again} again, or DB=sqlite to use the other one"
         )
-    if _running("server") is None and _is_taken(settings):
+    if _running("server") is None and is_taken(settings):
         return (
-            f"port {port} is taken by a server or program that was not started with PREFECT_HOME={HOME}: "
+            f"port {settings['PORT']} is taken by a server or program that was not started with PREFECT_HOME={HOME}: "
             "set PORT to a free port, or PREFECT_HOME to the folder of the running server"
         )
+    return None
+
+
+def _other_worker(settings: Settings) -> str | None:
+    """Why the running worker would not run what is deployed; None if it would, or there is none."""
     with suppress(psutil.Error):
         worker = _running("worker")
-        if worker is not None and worker.environ().get("PATH", "").split(os.pathsep)[0] != OWN_FOLDER:
+        if worker is None:
+            return None
+        theirs, stop = worker.environ(), "stop it first with `headrace down`"
+        if theirs.get("PATH", "").split(os.pathsep)[0] != OWN_FOLDER:
             return (
-                "the running worker was started by another version or environment, and would not find this one: stop "
-                "it first with `headrace down`"
+                f"the running worker was started by another version or environment, and would not find this one: {stop}"
             )
+        # Its server was killed, and this one has another address or password.
+        if (url := theirs.get("PREFECT_API_URL")) != api(settings):
+            return f"the running worker asks the server at {url} for runs, not {api(settings)}: {stop}"
+        if settings[PASSWORD] and theirs.get("PREFECT_API_AUTH_STRING") != settings[PASSWORD]:
+            return f"the running worker was started with another {PASSWORD}: {stop}"
     return None
 
 
@@ -269,14 +304,14 @@ def _start_server(settings: Settings) -> None:
         # Relative, so that the UI works under whatever address the browser uses.
         "PREFECT_SERVER_UI_API_URL": os.environ.get("PREFECT_SERVER_UI_API_URL", "/api"),
         # Else the pages of any site that a browser shows may send requests to the server and read its answers.
-        CORS: os.environ.get(CORS, _api(settings).removesuffix("/api")),
+        CORS: os.environ.get(CORS, api(settings).removesuffix("/api")),
         # On disk, so that a process still holds its turn (tasks/turns.py) after the server restarts.
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     }
     database = settings["DB"]
     if database != "sqlite":
-        address = postgres.start(DATABASE) if database == "postgres" else database
-        variables["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = address
+        url = postgres.start(DATABASE) if database == "postgres" else database
+        variables["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = url
     LAST.write_text(database if database in ("sqlite", "postgres") else ADDRESS, encoding="utf-8")
     _start("server", "--host", settings["LISTEN"], "--port", settings["PORT"], **variables)
 
@@ -297,7 +332,12 @@ def _start(name: str, *arguments: str, **variables: str) -> None:
             umask=PRIVATE if name == "server" else -1,
             env={**os.environ, **variables},
         )
-    _pid_file(name).write_text(str(process.pid))
+    try:
+        _pid_file(name).write_text(str(process.pid))
+    except OSError:  # `down` would not know it
+        process.kill()
+        process.wait()
+        raise
 
 
 def _running(name: str) -> psutil.Process | None:
@@ -309,72 +349,32 @@ def _running(name: str) -> psutil.Process | None:
 
 
 def _stop(process: psutil.Process) -> None:
-    """Stop a process and its descendants, deepest first: trainers save before the flows that started them end."""
-    # A worker that is asked to stop waits for its runs.
-    for each in [*reversed(process.children(recursive=True)), process]:
-        with suppress(psutil.NoSuchProcess):
-            each.send_signal(signal.SIGTERM)
-    process.wait()
+    """Stop a process's descendants, deepest first, wait for them, and then stop the process: trainers save before the
+    flows that started them end, and the worker, which could end them while they report, reports that they have ended.
+    """
+    for family in ([*reversed(process.children(recursive=True))], [process]):
+        for each in family:
+            with suppress(psutil.NoSuchProcess):
+                each.send_signal(signal.SIGTERM)
+        while any(map(_lives, family)):
+            time.sleep(0.1)
+
+
+def _lives(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):  # a container may have no process that removes dead ones
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 def _pid_file(name: str) -> Path:
     return HOME / f"{name}.pid"
 
 
-def _is_loopback(host: str) -> bool:
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
-
-
-def _api(settings: Settings) -> str:
-    """The address of the server from this machine."""
-    host = settings["LISTEN"]
-    with suppress(ValueError):
-        address = ipaddress.ip_address(host)
-        host = "127.0.0.1" if address.is_unspecified else f"[{host}]" if address.version == 6 else host
-    return f"http://{host}:{settings['PORT']}/api"
-
-
-def _exports(settings: Settings) -> str:
-    """What a shell needs to use the server; secrets are not shown."""
-    password = "\nexport PREFECT_API_AUTH_STRING=user:password  # that of the server" if settings[PASSWORD] else ""
-    return f"export PREFECT_API_URL={_api(settings)}{password}"
-
-
-def _client(settings: Settings) -> httpx.Client:
-    """Prefect's own client, which retries if the server is busy (503: its database is locked)."""
-    from prefect.client.base import PrefectHttpxSyncClient  # reads the variables set by `up`
-
-    return PrefectHttpxSyncClient(base_url=_api(settings), timeout=60, auth=_auth(settings), raise_on_all_errors=False)
-
-
-def _auth(settings: Settings) -> tuple[str, str] | None:
-    if not (given := settings[PASSWORD]):
-        return None
-    user, _, password = given.partition(":")
-    return user, password
-
-
-def _answers(settings: Settings) -> bool:
-    with suppress(httpx.HTTPError):
-        return httpx.get(f"{_api(settings)}/health", timeout=30, auth=_auth(settings)).is_success
-    return False
-
-
-def _is_taken(settings: Settings) -> bool:
-    """Whether a program accepts connections at the server's address."""
-    address = httpx.URL(_api(settings))
-    with suppress(OSError), socket.create_connection((address.host, address.port or 80), timeout=30):
-        return True
-    return False
-
-
 def _wait_for_server(settings: Settings) -> bool:
     """Wait until the server answers; return whether it does before it ends."""
     end = time.monotonic() + SERVER_SECONDS
     while time.monotonic() < end and _running("server") is not None:
-        if _answers(settings):
+        if answers(settings):
             return True
         time.sleep(0.5)
     return False
@@ -391,3 +391,5 @@ if __name__ == "__main__":
     except KeyboardInterrupt:
         print(f"\ninterrupted; `headrace {sys.argv[1]}` can be repeated", file=sys.stderr)
         sys.exit(EXIT_PREEMPTED)
+    except OSError as error:
+        sys.exit(f"`headrace {sys.argv[1]}` failed: {error}; it can be repeated once that is solved")

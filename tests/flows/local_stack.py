@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,9 @@ from prefect.client.base import PrefectHttpxSyncClient
 
 from tests import ROOT
 from tests.processes import free_port
+
+OWN = {"LISTEN": "localhost", "DB": "sqlite+aiosqlite:///own.db"}
+"""Settings of a server that are not the defaults."""
 
 
 class Local:
@@ -63,3 +68,13 @@ class Local:
     def worker(self) -> int:
         """The worker's process id."""
         return int((self.home / "worker.pid").read_text())
+
+
+@contextmanager
+def posing(what: str, local: Local, **env: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that simulates a server or a worker which `up` started."""
+    local.home.mkdir()
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()", what]
+    with subprocess.Popen(command, env={**local.env, **env}, stdin=subprocess.PIPE) as process:
+        (local.home / f"{what}.pid").write_text(str(process.pid))
+        yield process

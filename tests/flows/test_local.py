@@ -2,12 +2,10 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -18,12 +16,13 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from deployments.local import ADDRESS, DEFAULTS, LAST, _client, _exports, _kept_by, _write_samples, own_path
+from deployments.address import DEFAULTS, PASSWORD, client, exports
+from deployments.local import _kept_by, _write_samples, own_path
 from deployments.registration import ENGINE, _block
 from tests import ROOT
 from tests.depth import once
 from tests.flows.conftest import Done
-from tests.flows.local_stack import Local
+from tests.flows.local_stack import OWN, Local, posing
 from tests.http_server import Answering, http_server
 from tests.processes import alive, command_line, descendants, wait_until
 from tests.support import small_values, steps_recorded, write_traps
@@ -72,7 +71,10 @@ def test_up_can_be_repeated_and_down_stops_a_run_that_saves_its_state(local: Loc
     family = [worker, *descendants(worker)]
     assert len(family) > 2
     assert "stopped the server" in local.say("down")
-    wait_until(lambda: not any(map(alive, family)), 60)
+    assert not any(map(alive, family)), "also the training has saved"
+    saved = steps_recorded(store)
+    local.say("up")
+    wait_until(lambda: steps_recorded(store) > saved, 240)
     assert any(path.name.startswith("step-") for path in store.glob("runs/*/checkpoints/*")), "it saved before it ended"
     assert local.say("down") == f"nothing was running that was started with PREFECT_HOME={local.home}\n"
 
@@ -133,8 +135,8 @@ def test_a_busy_server_is_asked_again() -> None:
         def do_GET(self) -> None:
             self.answer(answers.pop(0), headers={"Retry-After": "0"})
 
-    with http_server(Busy) as address, _client({**DEFAULTS, "PORT": address.rpartition(":")[2]}) as client:
-        answer = client.get("/variables/name/none")
+    with http_server(Busy) as address, client({**DEFAULTS, "PORT": address.rpartition(":")[2]}) as asking:
+        answer = asking.get("/variables/name/none")
     assert answer.status_code == 404 and not answers, "what there is not is told, not raised"
 
 
@@ -182,42 +184,11 @@ def test_samples_are_written_where_there_is_no_folder(tmp_path: Path, monkeypatc
     assert (tmp_path / "data" / "raw" / "planted" / "evaluation.txt").is_file()
 
 
-def test_it_is_not_open_to_other_machines_without_a_password(tmp_path: Path) -> None:
-    open_to_all = Local(tmp_path, LISTEN="0.0.0.0")
-    open_to_all.env.pop("PREFECT_SERVER_API_AUTH_STRING", None)
-    refused = open_to_all.python("-m", "deployments.local", "up")
-    assert refused.returncode == 2 and "PREFECT_SERVER_API_AUTH_STRING=user:password" in refused.stderr
-    assert not open_to_all.home.exists()
-
-
-@pytest.mark.parametrize("asked", ["On", "true"])
-def test_schedules_are_on_or_off(asked: str, tmp_path: Path) -> None:
-    local = Local(tmp_path, SCHEDULES=asked)
-    refused = local.python("-m", "deployments.local", "up")
-    assert refused.returncode == 2 and f"SCHEDULES={asked}: expected on" in refused.stderr
-    assert not local.home.exists()
-
-
-@pytest.mark.parametrize("port", once("70000", "abc", "0", "-1", "4200.5", "²"))
-def test_a_port_is_a_whole_number_that_servers_can_have(port: str, tmp_path: Path) -> None:
-    local = Local(tmp_path, PORT=port)
-    refused = local.python("-m", "deployments.local", "up")
-    assert refused.returncode == 2 and f"PORT={port}: expected a whole number from 1 to 65535" in refused.stderr
-    assert not local.home.exists()
-    assert local.say("down") == f"nothing was running that was started with PREFECT_HOME={local.home}\n"
-
-
-@pytest.mark.parametrize(
-    ("home", "told"), [("file/home", "PREFECT_HOME="), ("file", "PREFECT_HOME="), ("home", "for the sample corpora")]
-)
-def test_a_folder_that_cannot_be_written_is_named(home: str, told: str, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    (tmp_path / "data").touch()
-    env = {**Local(tmp_path).env, "PREFECT_HOME": str(tmp_path / home), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "deployments.local", "up"]
-    refused = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
-    assert refused.returncode == 2 and told in refused.stderr and "cannot be written" in refused.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "file"]
+@pytest.mark.parametrize(("given", "home"), [("", ".prefect"), ("~/prefect", "{HOME}/prefect")])
+def test_an_empty_home_is_the_usual_one_and_a_tilde_is_replaced(given: str, home: str, tmp_path: Path) -> None:
+    said = "from deployments import local; print(local.HOME)"
+    told = Local(tmp_path).python("-c", said, PREFECT_HOME=given, HOME=str(tmp_path)).stdout
+    assert told == f"{ROOT / home.format(HOME=tmp_path)}\n"
 
 
 @pytest.mark.parametrize(
@@ -237,6 +208,52 @@ def test_a_server_that_ends_or_does_not_answer_is_told(does: str, said: str, tmp
     assert not alive(int((tmp_path / "pid").read_text())) and not (local.home / "server.pid").exists()
 
 
+def test_a_process_whose_id_cannot_be_written_is_ended_and_the_reason_told(tmp_path: Path) -> None:
+    local, told = Local(tmp_path), tmp_path / "python"
+    told.write_text("#!/bin/sh\nexec sleep 600\n")
+    told.chmod(0o755)
+    (local.home / "server.pid").mkdir(parents=True)  # fails to be written, like a file on a full disk
+    start = (
+        "import runpy, sys; sys.argv, sys.executable = ['local', 'up'], sys.argv[1];"
+        "runpy.run_module('deployments.local', run_name='__main__')"
+    )
+    ended = local.python("-c", start, str(told))
+    assert ended.returncode == 1 and "`headrace up` failed: [Errno " in ended.stderr
+    assert f"{local.home / 'server.pid'}'; it can be repeated" in ended.stderr and "Traceback" not in ended.stderr
+    assert not [
+        each
+        for each in psutil.process_iter(["environ"])
+        if (each.info["environ"] or {}).get("PREFECT_HOME") == str(local.home)
+    ]
+
+
+@pytest.mark.parametrize("method", ["up", "down"])
+def test_a_server_that_fails_while_it_is_asked_is_told_by_up_and_stopped_by_down(method: str, tmp_path: Path) -> None:
+    class Failing(Answering):
+        def do_GET(self) -> None:
+            if self.path == "/api/health":
+                self.answer(200)
+            else:
+                self.close_connection = True
+
+        do_PATCH = do_POST = do_GET
+
+    local = Local(tmp_path, PREFECT_CLIENT_MAX_RETRIES="0")
+    with http_server(Failing, int(local.env["PORT"])), posing("server", local) as server:
+        threading.Thread(target=server.wait, daemon=True).start()
+        if method == "up":
+            ended = local.python("-m", "deployments.local", "up")
+            assert ended.returncode == 1 and "stopped answering while `headrace up` deployed" in ended.stderr
+            assert "Traceback" not in ended.stderr
+        else:
+            with subprocess.Popen(
+                [sys.executable, "-c", "import sys; sys.stdin.read()", "worker"], stdin=subprocess.PIPE
+            ) as worker:
+                (local.home / "worker.pid").write_text(str(worker.pid))
+                threading.Thread(target=worker.wait, daemon=True).start()
+                assert local.say("down") == "stopped the worker\nstopped the server\n"
+
+
 def test_a_block_that_does_not_exist_is_bad_input(server: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     base = server["PREFECT_API_URL"]
     with PrefectHttpxSyncClient(base_url=base, raise_on_all_errors=False) as client, pytest.raises(SystemExit) as end:
@@ -245,70 +262,14 @@ def test_a_block_that_does_not_exist_is_bad_input(server: dict[str, str], capsys
 
 
 def test_schedules_that_are_left_empty_stay_as_they_are(tmp_path: Path) -> None:
-    said = "from deployments import local; print(local.SCHEDULED[local.SCHEDULES])"
+    said = "from deployments import address; print(address.SCHEDULED[address.SCHEDULES])"
     assert Local(tmp_path, SCHEDULES="").python("-c", said).stdout == "None\n"
 
 
-OWN, PASSWORD = {"LISTEN": "localhost", "DB": "sqlite+aiosqlite:///own.db"}, "PREFECT_SERVER_API_AUTH_STRING"
-
-
 def test_a_shell_is_told_that_it_needs_the_password() -> None:
-    open_to_all, guarded = _exports(DEFAULTS), _exports({**DEFAULTS, PASSWORD: "me:secret"})
+    open_to_all, guarded = exports(DEFAULTS), exports({**DEFAULTS, PASSWORD: "me:secret"})
     assert open_to_all == "export PREFECT_API_URL=http://127.0.0.1:4200/api"
     assert guarded.startswith(f"{open_to_all}\nexport PREFECT_API_AUTH_STRING=") and "secret" not in guarded
-
-
-@contextmanager
-def posing(what: str, local: Local, **env: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that simulates a server or a worker which `up` started."""
-    local.home.mkdir()
-    command = [sys.executable, "-c", "import sys; sys.stdin.read()", what]
-    with subprocess.Popen(command, env={**local.env, **env}, stdin=subprocess.PIPE) as process:
-        (local.home / f"{what}.pid").write_text(str(process.pid))
-        yield process
-
-
-@pytest.mark.parametrize(
-    ("had", "asked", "told"),
-    [
-        (OWN, {"LISTEN": "127.0.0.1"}, "LISTEN=localhost, not 127.0.0.1"),
-        ({}, {"LISTEN": "localhost", PASSWORD: "me:secret"}, f"LISTEN=127.0.0.1, not localhost and no {PASSWORD}"),
-        ({}, {"PORT": "1"}, "PORT={PORT}, not 1"),
-        (OWN, {"DB": "sqlite"}, "another DB"),
-        ({PASSWORD: "me:secret"}, {PASSWORD: "me:others", "DB": "postgres"}, f"another DB and another {PASSWORD}"),
-    ],
-)
-def test_a_server_that_runs_is_not_changed(
-    had: dict[str, str], asked: dict[str, str], told: str, tmp_path: Path
-) -> None:
-    local = Local(tmp_path, **had)
-    with posing("server", local):
-        refused = local.python("-m", "deployments.local", "up", **asked)
-    assert refused.returncode == 2
-    assert f"was started with {told.format(**local.env)}: stop it first with `headrace down`" in refused.stderr
-    assert "secret" not in refused.stderr and "others" not in refused.stderr
-    assert [path.name for path in local.home.iterdir()] == ["server.pid"]
-
-
-def test_a_port_that_another_folders_server_has_is_refused(tmp_path: Path) -> None:
-    local = Local(tmp_path)
-    with socket.create_server(("127.0.0.1", int(local.env["PORT"]))):
-        refused = local.python("-m", "deployments.local", "up")
-    assert refused.returncode == 2
-    assert f"port {local.env['PORT']} is taken by a server or program that was not started with" in refused.stderr
-    assert "set PORT to a free port, or PREFECT_HOME" in refused.stderr
-    assert not local.home.exists()
-
-
-@pytest.mark.parametrize(("last", "told"), [("postgres", "set DB=postgres again"), (ADDRESS, "set DB to its address")])
-def test_another_database_than_that_of_the_last_server_is_asked_for_by_name(
-    last: str, told: str, tmp_path: Path
-) -> None:
-    local = Local(tmp_path)
-    local.home.mkdir()
-    (local.home / LAST.name).write_text(last)
-    refused = local.python("-m", "deployments.local", "up", DB="")
-    assert refused.returncode == 2 and told in refused.stderr and not (local.home / "server.pid").exists()
 
 
 def test_down_pauses_no_pool_of_another_folders_server(tmp_path: Path) -> None:
@@ -328,12 +289,27 @@ def test_down_pauses_no_pool_of_another_folders_server(tmp_path: Path) -> None:
     assert not [each for each in asked if each.startswith("PATCH")]
 
 
-def test_a_worker_that_would_find_another_python_is_refused(tmp_path: Path) -> None:
-    local = Local(tmp_path)
-    with posing("worker", local, PATH=os.defpath):
-        refused = local.python("-m", "deployments.local", "up")
-    assert refused.returncode == 2 and "stop it first with `headrace down`" in refused.stderr
-    assert [path.name for path in local.home.iterdir()] == ["worker.pid"]
+def test_two_at_once_start_one_worker(tmp_path: Path) -> None:
+    local, told = Local(tmp_path), tmp_path / "python"
+    told.write_text(f"#!/bin/sh\necho $$ >> '{tmp_path}/pids'\nsleep 600\n")
+    told.chmod(0o755)
+    start = (
+        "import sys, time; from deployments import local; sys.executable = sys.argv[1];"
+        "local.answers, local.is_taken, local.register = lambda _: True, lambda _: False, lambda *_: time.sleep(2);"
+        "sys.exit(local.up())"
+    )
+    both = [
+        subprocess.Popen([sys.executable, "-c", start, told], cwd=ROOT, env=local.env, stdout=subprocess.DEVNULL)
+        for _ in range(2)
+    ]
+    assert [each.wait() for each in both] == [0, 0]
+    wait_until(lambda: (tmp_path / "pids").exists(), 30)
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    local.say("down")
+    left = [pid for pid in pids if alive(pid)]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert len(pids) == 1 and not left
 
 
 def test_a_running_worker_that_keeps_other_variables_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,8 +326,9 @@ def test_a_running_worker_that_keeps_other_variables_is_told(tmp_path: Path, mon
 
 def test_what_is_not_given_is_as_the_server_that_runs_has_it(tmp_path: Path) -> None:
     said = (
-        "from deployments.local import _api, _auth, _differences, _settings, _started; started = _started();"
-        "settings = _settings(started); print(_differences(started, settings), _api(settings), _auth(settings))"
+        "from deployments.address import api, auth; from deployments.local import _differences, _settings, _started;"
+        "started = _started(); settings = _settings(started);"
+        "print(_differences(started, settings), api(settings), auth(settings))"
     )
     local = Local(tmp_path, **OWN, **{PASSWORD: "me:secret"})
     with posing("server", local):
