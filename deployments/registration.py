@@ -10,10 +10,11 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import httpx
 
@@ -66,9 +67,42 @@ def register(client: httpx.Client, notify: str | None, credentials: str | None, 
         client.patch(f"/variables/name/{CREDENTIALS}", json={"value": credentials}).raise_for_status()
     if webhook is not None:
         automations += [_calling(webhook, each) for each in _read("notifications.yaml")["automations"]]
-    present = {each["name"]: each for each in _automations(client)}
+    present = {each["name"]: each for each in _all(client, "/automations/filter", {})}
     for automation in automations:
         _automate(client, automation, present.get(automation["name"]))
+    watch(client)
+
+
+def watch(client: httpx.Client) -> None:
+    """Make the automations about silence begin to wait for a sign of each run that starts, runs or is being cancelled.
+
+    They wait from a run's last event. A server that was down when they should have acted drops that (Prefect's
+    `sweep_closed_buckets`): a run whose process ended while the server was down, as in a power cut, would run forever.
+    """
+    # A process that is alive sends its own heartbeats in time; a run that never sent any is not expected to.
+    after = {"PENDING": "Pending", "RUNNING": "heartbeat", "CANCELLING": "heartbeat"}
+    wanted = {"tags": {"any_": ["headrace", "headrace-command"]}, "state": {"type": {"any_": list(after)}}}
+    runs = _all(client, "/flow_runs/filter", {"flow_runs": wanted, "sort": "ID_DESC"})
+    events = [
+        {
+            "id": str(uuid4()),
+            "occurred": datetime.now(UTC).isoformat(),
+            "event": f"prefect.flow-run.{after[run['state_type']]}",
+            "resource": {"prefect.resource.id": f"prefect.flow-run.{run['id']}", "prefect.resource.name": run["name"]},
+            "related": [
+                {"prefect.resource.id": f"prefect.tag.{tag}", "prefect.resource.role": "tag"} for tag in run["tags"]
+            ],
+        }
+        for run in runs
+        if run["state_type"] == "PENDING" or _has_sent_heartbeats(client, run)
+    ]
+    client.post("/events", json=events).raise_for_status()
+
+
+def _has_sent_heartbeats(client: httpx.Client, run: Mapping[str, Any]) -> bool:
+    of = {"event": {"name": ["prefect.flow-run.heartbeat"]}, "resource": {"id": [f"prefect.flow-run.{run['id']}"]}}
+    found = client.post("/events/filter", json={"filter": of, "limit": 1}).raise_for_status().json()
+    return bool(found["events"])
 
 
 def _create_pool(client: httpx.Client) -> None:
@@ -202,9 +236,9 @@ def _automate(client: httpx.Client, automation: dict[str, Any], present: Mapping
         client.put(path, json={**values, "enabled": present["enabled"]}).raise_for_status()
 
 
-def _automations(client: httpx.Client) -> list[dict[str, Any]]:
-    """The server's automations."""
+def _all(client: httpx.Client, path: str, wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """All that the server has of what is wanted."""
     found: list[dict[str, Any]] = []
-    while page := client.post("/automations/filter", json={"offset": len(found)}).raise_for_status().json():
+    while page := client.post(path, json={**wanted, "offset": len(found)}).raise_for_status().json():
         found += page
     return found

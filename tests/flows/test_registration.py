@@ -2,20 +2,27 @@
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from prefect.client.base import PrefectHttpxSyncClient
+from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Running
 
-from deployments.registration import ENGINE
+from deployments.registration import ENGINE, watch
 from tests import ROOT
 from tests.flows.serving import REGISTER, Serving
 from tests.processes import wait_until
+from tests.support import small_values
 from trainer import __version__
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
@@ -124,6 +131,40 @@ def everything(serving: Serving) -> dict[str, Any]:
         kinds = ("deployments", "automations", "work_pools")
         found = {kind: client.post(f"/{kind}/filter", json={}).raise_for_status().json() for kind in kinds}
     return {kind: {each["name"]: lasting(each) for each in found[kind]} for kind in kinds}
+
+
+@pytest.mark.deep
+def test_a_run_that_the_server_has_forgotten_to_watch_is_watched_again(deployed: Serving, tmp_path: Path) -> None:
+    job = small_values(tmp_path / "raw", tmp_path / "store")
+    silent, without_heartbeats, taken = (
+        deployed.run("train-model/train", job, after=timedelta(days=1)) for _ in range(3)
+    )
+    with temporary_settings({PREFECT_API_URL: deployed.address}), get_client(sync_client=True) as client:
+        for run in (silent, without_heartbeats):
+            client.set_flow_run_state(run, Running(), force=True)
+    deployed.take(taken)
+    heartbeat = {
+        "event": "prefect.flow-run.heartbeat",
+        "id": str(uuid4()),
+        "occurred": datetime.now(UTC).isoformat(),
+        "resource": {"prefect.resource.id": f"prefect.flow-run.{silent}"},
+        "related": [{"prefect.resource.id": "prefect.tag.headrace", "prefect.resource.role": "tag"}],
+    }
+    with (
+        PrefectHttpxSyncClient(base_url=deployed.address, timeout=60) as client,
+        closing(sqlite3.connect(tmp_path / "home" / "prefect.db", timeout=60, isolation_level=None)) as database,
+    ):
+        client.post("/events", json=[heartbeat])
+        awaited = "SELECT count(DISTINCT bucketing_key) FROM automation_bucket"
+        wait_until(lambda: database.execute(awaited).fetchone() == (2,), 60)
+        kept = "SELECT count(*) FROM events WHERE event = 'prefect.flow-run.heartbeat'"
+        wait_until(lambda: database.execute(kept).fetchone() == (1,), 60)
+        database.execute("DELETE FROM automation_bucket")  # as a server does that starts after an outage
+        for automation in ("headrace: silent runs have crashed", "headrace: runs that do not start have crashed"):
+            deployed.set_patience(automation, 10.0)
+        watch(client)
+    wait_until(lambda: [deployed.state_of(run) for run in (silent, taken)] == ["CRASHED"] * 2, 120)
+    assert deployed.state_of(without_heartbeats) == "RUNNING"
 
 
 @pytest.mark.deep
