@@ -68,3 +68,9 @@ def test_the_deployment_names_the_flow() -> None:
     module, _, name = deployed["entrypoint"].rpartition(".")
     assert (module, getattr(benchmarks.nightly, name)) == (nightly.fn.__module__, nightly)
     assert deployed["flow_name"] == nightly.name
+
+
+@pytest.mark.parametrize("name", ["prefect.yaml", "containers.yaml", "nightly.yaml"])
+def test_runs_that_a_worker_missed_start_one_after_another(name: str) -> None:
+    described = yaml.safe_load((ROOT / "deployments" / name).read_text())["deployments"]
+    assert all(each.get("concurrency_limit") == 1 for each in described if each.get("schedules"))
