@@ -227,7 +227,7 @@ def test_a_process_whose_id_cannot_be_written_is_ended_and_the_reason_told(tmp_p
     ]
 
 
-@pytest.mark.parametrize("method", ["up", "down"])
+@pytest.mark.parametrize("method", once("up", "down"))
 def test_a_server_that_fails_while_it_is_asked_is_told_by_up_and_stopped_by_down(method: str, tmp_path: Path) -> None:
     class Failing(Answering):
         def do_GET(self) -> None:
@@ -289,6 +289,7 @@ def test_down_pauses_no_pool_of_another_folders_server(tmp_path: Path) -> None:
     assert not [each for each in asked if each.startswith("PATCH")]
 
 
+@pytest.mark.deep
 def test_two_at_once_start_one_worker(tmp_path: Path) -> None:
     local, told = Local(tmp_path), tmp_path / "python"
     told.write_text(f"#!/bin/sh\necho $$ >> '{tmp_path}/pids'\nsleep 600\n")

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -44,11 +45,11 @@ def test_a_port_is_a_whole_number_that_servers_can_have(port: str, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("setting", "value", "told"),
-    [
+    once(
         ("DB", "postgress", "DB=postgress: expected sqlite, postgres, or the address of a database"),
         ("DB", "postgresql://me:secret@host/name", "DB=postgresql: expected sqlite, postgres, or the address"),
         ("PREFECT_SERVER_API_AUTH_STRING", "secret", "STRING has no colon: expected user:password"),
-    ],
+    ),
 )
 def test_a_database_or_password_that_no_server_can_have_is_refused(
     setting: str, value: str, told: str, tmp_path: Path
@@ -125,10 +126,10 @@ def test_a_worker_that_would_find_another_python_is_refused(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("had", "told"),
-    [
+    once(
         ({"PREFECT_API_URL": "http://127.0.0.1:1/api"}, "the running worker asks the server at http://127.0.0.1:1/api"),
         ({"PREFECT_API_AUTH_STRING": "me:former"}, f"the running worker was started with another {PASSWORD}: stop it"),
-    ],
+    ),
 )
 def test_a_worker_of_a_server_that_was_killed_is_refused_if_the_next_has_another_address_or_password(
     had: dict[str, str], told: str, tmp_path: Path
@@ -141,17 +142,16 @@ def test_a_worker_of_a_server_that_was_killed_is_refused_if_the_next_has_another
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="starts processes as another user")
-@pytest.mark.parametrize("command", ["up", "down"])
-def test_what_another_user_started_is_left_alone(command: str, tmp_path: Path) -> None:
-    local = Local(tmp_path)
+@pytest.mark.parametrize("command", once("up", "down"))
+def test_what_another_user_started_is_left_alone(command: str) -> None:
     script = (
         "import os, sys; from deployments import local; os.setgroups([]); os.setgid(65534); os.setuid(65534);"
         "sys.exit(local.COMMANDS[sys.argv[1]]())"
     )
-    with posing("server", local) as server:
-        for folder in (local.home, *local.home.parents[:3]):
+    with TemporaryDirectory() as name, posing("server", local := Local(Path(name))) as server:
+        for folder in (Path(name), local.home):
             folder.chmod(0o777)
         refused = local.python("-c", script, command)
         assert server.poll() is None
-    assert refused.returncode == 2 and "was started by the user root" in refused.stderr, refused.stderr
-    assert [path.name for path in local.home.iterdir()] == ["server.pid"]
+        assert refused.returncode == 2 and "was started by the user root" in refused.stderr, refused.stderr
+        assert [path.name for path in local.home.iterdir()] == ["server.pid"]
