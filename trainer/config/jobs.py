@@ -170,7 +170,8 @@ class RollbackJob(Schema):
     name: Name = Field(description="the name of the champion")
     run: Name | None = Field(
         default=None,
-        description="the champion to roll back; if it was rolled back last, nothing changes; default: the present one",
+        description="full name of the champion to roll back; if that was done last, nothing changes; default: the "
+        "present one",
     )
     reason: str = Field(default="by hand", description="reason, recorded in the history")
 

@@ -6,6 +6,7 @@ from pydantic import BeforeValidator, Field, Strict, model_validator
 
 from trainer.config.evaluation import SelectionConfig
 from trainer.config.files import validate_job
+from trainer.config.kinds import KINDS
 from trainer.config.models import TunedModelConfig
 from trainer.config.runs import RunJob
 from trainer.config.schema import (
@@ -304,13 +305,13 @@ class FinetuneJob(TuningJob):
     @classmethod
     def _is_labelled(cls, values: Any) -> Any:
         """Raise `ValueError` alone for a job of another kind whose task is missing or misspelt."""
-        data = values.get("data") if isinstance(values, dict) else None
-        if isinstance(data, dict):
+        if isinstance(values, dict) and isinstance(data := values.get("data"), dict):
             known = get_args(LabelledDataConfig.model_fields["task"].annotation)
+            others = [kind.value for kind in KINDS if kind.value is not None]
             if isinstance(task := data.get("task"), str) and task not in known:
-                raise ValueError(f"data.task is {task!r}; expected one of {', '.join(known)}, chat, preference")
-            if others := sorted({"chat_template", "context"}.intersection(data)):
-                raise ValueError(f"data.{others[0]} requires data.task chat or preference")
+                raise ValueError(f"data.task is {task!r}; expected one of {', '.join([*known, *others])}")
+            if foreign := sorted({"chat_template", "context", "packing"}.intersection(data)):
+                raise ValueError(f"data.{foreign[0]} requires data.task {' or '.join(others)}")
         return values
 
     @model_validator(mode="after")

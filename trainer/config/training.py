@@ -24,11 +24,6 @@ class MaskingConfig(Schema):
     def _shares_of_one(self) -> Self:
         if self.mask_share + self.random_share > 1:
             raise ValueError(f"mask_share {self.mask_share} plus random_share {self.random_share} is more than 1")
-        if self.mask_share == self.random_share == 0:
-            raise ValueError(
-                "mask_share and random_share are both 0, so the model would see every token that it predicts; set one "
-                "of them above 0"
-            )
         return self
 
 
@@ -229,6 +224,11 @@ class TrainingConfig(OptimizationConfig):
     def _fits_together(self) -> Self:
         if self.masking is not None and self.objective != "masked":
             raise ValueError(f"masking requires objective: masked, not {self.objective!r}")
+        if self.masking is not None and self.masking.mask_share == self.masking.random_share == 0:
+            raise ValueError(
+                "masking.mask_share and masking.random_share are both 0, so the model would see every token that it "
+                "predicts; set one of them above 0"
+            )
         if self.objective == "masked" and self.sharding == "fsdp":
             raise ValueError("objective: masked requires sharding: none: sharding of masked models is not supported")
         if self.objective == "masked" and self.packing == "best_fit":

@@ -41,6 +41,7 @@ def find_local(pattern: str) -> Iterator[LocalFile]:
     if fixed == len(parts) or os.path.isfile(pattern):  # a name may contain the characters of patterns
         if _is(stat.S_ISREG, pattern):
             yield LocalFile(pattern, os.path.basename(pattern), os.path.realpath(pattern), os.stat(pattern))
+        _refuse_broken_link(pattern)
         return
     folder = os.sep.join(parts[:fixed])
     if _is(stat.S_ISDIR, folder or os.sep):
@@ -48,14 +49,18 @@ def find_local(pattern: str) -> Iterator[LocalFile]:
             try:
                 status = os.stat(path)
             except OSError as error:
-                if isinstance(error, FileNotFoundError) and os.path.islink(path):
-                    raise CorpusError(
-                        f"{path} cannot be read: it is a link to {os.readlink(path)}, which does not exist; remove the "
-                        "link, or restore that file"
-                    ) from error
+                _refuse_broken_link(path)
                 raise unreadable(path, error) from error
             _require_utf8(path)
             yield LocalFile(path, path[len(folder) + 1 :], real, status)
+
+
+def _refuse_broken_link(path: str) -> None:
+    if os.path.islink(path) and not os.path.exists(path):
+        raise CorpusError(
+            f"{path} cannot be read: it is a link to {os.readlink(path)}, which leads nowhere; remove the link, or "
+            "restore the file"
+        )
 
 
 def _is(kind: Callable[[int], bool], path: str) -> bool:

@@ -190,18 +190,10 @@ def _train(options: TokenizerConfig, texts: Texts, folder: Path, advance: Callab
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    used: list[str] = []
-    read = 0
-
-    def count_read(size: int) -> None:
-        nonlocal read
-        read += size
-        advance(size)
-
-    tokenizer.train_from_iterator(_sample(texts, options.sample_bytes, used, count_read), trainer)
+    used, cut = list[str](), set[str]()
+    tokenizer.train_from_iterator(_sample(texts, options.sample_bytes, used, cut, advance), trainer)
     if (size := tokenizer.get_vocab_size()) < options.vocab_size:
-        is_part = read >= options.sample_bytes
-        more = f"increase data.tokenizer.sample_bytes ({options.sample_bytes:,} bytes)" if is_part else "add text"
+        more = f"increase data.tokenizer.sample_bytes ({options.sample_bytes:,} bytes)" if cut else "add text"
         raise TokenizerError(
             f"data.tokenizer.vocab_size is {options.vocab_size:,}, but the text gives only {size:,} tokens; set it to "
             f"{size} or less, or {more}"
@@ -229,8 +221,12 @@ def save_trained(
     }
 
 
-def _sample(texts: Texts, sample_bytes: int, used: list[str], advance: Callable[[int], None]) -> Iterator[str]:
-    """Documents from all over the corpora, each corpus giving its share of `sample_bytes`; checks digests."""
+def _sample(
+    texts: Texts, sample_bytes: int, used: list[str], cut: set[str], advance: Callable[[int], None]
+) -> Iterator[str]:
+    """Documents from all over the corpora, each corpus giving its share of `sample_bytes`; checks digests. Adds the
+    pieces that it reads to `used`, and the corpora of which it leaves text out to `cut`.
+    """
     total = sum(piece.size for _, pieces in texts for piece in pieces)
     for reader, pieces in texts:
         share = sample_bytes * sum(piece.size for piece in pieces) // max(total, 1) + 1
@@ -245,6 +241,7 @@ def _sample(texts: Texts, sample_bytes: int, used: list[str], advance: Callable[
                 taken += len(document.text)
                 advance(len(document.text))
                 if taken >= share:
+                    cut.add(reader.corpus.name)
                     require_same(piece, reader.corpus)
                     break
 

@@ -98,12 +98,6 @@ def restore_adapter(model: PreTrainedModel, folder: Path, quantize: Form | None 
             f"the adapter in {folder} adapts {wrong[0]}, which shares its weight with {shared[wrong[0]]}, so that "
             "merging it would change both; train it again under another `run`, without these layers"
         )
-    if settings.target_parameters:
-        raise ArtifactError(
-            f"the adapter in {folder} adapts parameters that are not linear layers "
-            f"({', '.join(sorted(settings.target_parameters))}), which cannot be merged; train it again under another "
-            "`run`"
-        )
     quantize_base(model, quantize)
     _inject(model, settings)
     load_adapter(model, folder)
@@ -171,7 +165,8 @@ def merge(model: PreTrainedModel) -> PreTrainedModel:
     from peft.tuners.lora import LoraLayer
     from peft.utils import ModulesToSaveWrapper
 
-    for name, module in list(model.named_modules()):
+    # Inner layers first: two adapted tensors of one module, such as a mixture's experts, are wrapped one in the other.
+    for name, module in reversed(list(model.named_modules())):
         if isinstance(module, LoraLayer):
             own: Any = module
             layer = own.get_base_layer()
@@ -198,9 +193,7 @@ def find_targets(model: PreTrainedModel, targets: list[str] | None, heads: Itera
             log.info("not adapted, because they share their weights, which merging would change: %s", some(left))
         fused = model.config.model_type in FUSED
         free = [name for name in linear if name not in shared and not _within(name, head)]
-        if renamed := _renamed(model, free):
-            log.info("not adapted, because peft would adapt the experts instead of them: %s", some(renamed))
-        return [name for name in free if name not in renamed and not (fused and _matches(name, "out_proj"))]
+        return [name for name in free if not (fused and _matches(name, "out_proj"))]
     named = {name: module for name, module in model.named_modules() if name}
     found: dict[str, None] = {}
     for target in targets:
@@ -222,33 +215,8 @@ def find_targets(model: PreTrainedModel, targets: list[str] | None, heads: Itera
                 f"model.lora.targets: {tied[0]} shares its weight with {shared[tied[0]]}, which merging the adapter "
                 f"would change as well; remove {target!r}"
             )
-        if renamed := _renamed(model, matched):
-            raise ConfigError(
-                f"model.lora.targets: peft would adapt the experts of this {model.config.model_type!r} model, which "
-                f"are stored as one tensor, instead of {renamed[0]}; remove {target!r}"
-            )
         found |= dict.fromkeys(matched)
     return list(found)
-
-
-def _renamed(model: PreTrainedModel, names: Iterable[str]) -> list[str]:
-    """The modules whose names `peft` replaces by those of other parameters: of models whose experts were linear layers
-    before transformers 5, it takes `gate_proj` and the like for the experts, also if it is in another module.
-    """
-    from peft import LoraConfig as PeftLora
-    from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
-
-    def is_kept(end: str) -> bool:
-        settings = PeftLora(target_modules=[end])
-        try:
-            convert_peft_config_for_transformers(settings, model, None)
-        except ValueError:  # one of several names for the same parameter
-            return False
-        return end in (settings.target_modules or ())
-
-    ends = {name: name.rpartition(".")[2] for name in names}
-    kept = {end: is_kept(end) for end in {*ends.values()}}
-    return [name for name, end in ends.items() if not kept[end]]
 
 
 def _routes(module: nn.Module) -> bool:
@@ -279,6 +247,8 @@ def _inject(model: PreTrainedModel, settings: Any) -> None:
     with warnings.catch_warnings():
         # A model with both classes of linear layers causes this warning, though each is adapted correctly.
         warnings.filterwarnings("ignore", message="fan_in_fan_out is set to")
+        # Said of the rank of a mixture's experts, which is not ignored.
+        warnings.filterwarnings("ignore", message="The following (rank|alpha)_pattern keys did not match any")
         try:
             inject_adapter_in_model(settings, model)
         except ValueError as error:  # peft refuses some layers by their names, or has no form for them

@@ -317,12 +317,6 @@ def mask_tokens(tokenizer: TokenizerInfo, named: str | None) -> MaskTokens:
             f"{', '.join(names) or 'none'}: set training.masking.mask_token to one of them that has no other use, use "
             "another tokenizer, or train one with data.tokenizer.mask_token"
         )
-    if mask_id == tokenizer.eos_id:
-        raise TokenizerError(
-            f"training.masking.mask_token is {named!r}, with which the tokenizer ends documents, so a hidden token "
-            "would look like the end of one; set another special token, use another tokenizer, or train one with "
-            "data.tokenizer.mask_token"
-        )
     special, continues = np.zeros(tokenizer.vocab_size, dtype=np.bool_), np.zeros(tokenizer.vocab_size, dtype=np.bool_)
     special[list(special_ids)] = True
     rule = _rule(description)

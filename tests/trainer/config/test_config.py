@@ -133,7 +133,7 @@ def test_a_job_cannot_be_changed_after_it_was_checked() -> None:
         (
             "training",
             {"max_steps": 5, "objective": "masked", "masking": {"mask_share": 0, "random_share": 0}},
-            "mask_share and random_share are both 0, so the model would see every token that it predicts",
+            "masking.mask_share and masking.random_share are both 0, so the model would see every token that it",
         ),
         ("training.masking", {}, "masking requires objective: masked, not 'causal'"),
         ("training.muon", {}, "muon requires optimizer: muon, not 'adamw'"),

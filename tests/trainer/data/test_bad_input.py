@@ -259,9 +259,7 @@ def test_damage_inside_a_parquet_file_is_an_error(tmp_path: Path) -> None:
 def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text")
     (tmp_path / "b.txt").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(
-        CorpusError, match=r"b\.txt cannot be read: it is a link to .*nowhere, which does not exist; re"
-    ):
+    with pytest.raises(CorpusError, match=r"b\.txt cannot be read: it is a link to .*nowhere, which leads nowhere; re"):
         read_all(tmp_path / "*.txt")
 
 

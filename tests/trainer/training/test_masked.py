@@ -140,7 +140,7 @@ def test_a_tokenizer_without_a_mask_token_is_refused_before_anything_is_done(
             job, silent()
         )
     end = {"mask_token": "<|endoftext|>"}
-    with pytest.raises(TokenizerError, match=r"is '<\|endoftext\|>', with which the tokenizer ends documents"):
+    with pytest.raises(TokenizerError, match=r"mask token '<\|endoftext\|>' also ends documents"):
         kind_of(job := masked_job(raw, stocked, **values, training__masking=end)).preflight(job, silent())
 
 

@@ -36,7 +36,7 @@ from trainer.models.causal import (
     tried_masked,
 )
 from trainer.models.layers import refuse_skipping
-from trainer.models.tokenizer import USUAL, TokenizerInfo, load_tokenizer, mask_tokens
+from trainer.models.tokenizer import USUAL, TokenizerInfo, load_tokenizer, mask_tokens, vocabulary
 from trainer.models.trial import tried_objective
 from trainer.preflight.memory import Size, measure_activations, measure_size, require_memory
 from trainer.preflight.resources import check_optimization, final_parameters, require_room, run_bytes
@@ -197,7 +197,14 @@ def _mask_id(job: PipelineJob, tokenizer: TokenizerInfo) -> int | None:
             f"a masked model needs a mask token, but data.tokenizer.mask_token of the tokenizer to train is "
             f"{job.data.tokenizer.mask_token!r}; set it to {masks.mask_token or USUAL[1]!r}"
         )
-    return mask_tokens(tokenizer, masks.mask_token).mask_id
+    mask_id = mask_tokens(tokenizer, masks.mask_token).mask_id
+    if mask_id == tokenizer.eos_id:
+        name = next(token for token, number in vocabulary(tokenizer.json).items() if number == mask_id)
+        raise TokenizerError(
+            f"the tokenizer's mask token {name!r} also ends documents, so a hidden token would look like the end of "
+            "one; set training.masking.mask_token or data.tokenizer.eos_token to another token"
+        )
+    return mask_id
 
 
 def _preview_curation(store: Store, job: PipelineJob) -> CurationPreview:
