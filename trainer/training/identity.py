@@ -15,7 +15,7 @@ from trainer.models.base_card import describe_base
 from trainer.models.pretrained import Checkpoint
 from trainer.models.weights import SETTINGS
 from trainer.records.fields import list_changes
-from trainer.records.lease import is_being_removed
+from trainer.records.lease import LEASE, is_being_removed
 from trainer.records.plans import PreparedData
 from trainer.records.run_names import made_at, suggest_runs
 from trainer.records.sealed import read_pointer, read_sealed, write_sealed
@@ -302,7 +302,11 @@ def finished_run(store: Store, run: Run, depth: Depth = "all") -> ArtifactRef | 
 
 
 def is_whole(store: Store, run: Run, job: RunJob, data: TrainingData) -> bool:
-    """Whether a finished run's records can all be read and match the job; if not, `train` writes only these again."""
+    """Whether a finished run's records can all be read and match the job, and no killed process left its lease; if not,
+    `train` writes only these again, and removes that.
+    """
+    if store.exists(f"{run.key}/{LEASE}"):
+        return False
     pointers = [LAST, BEST, *(f"{EPOCHS}/{name}" for name in store.names(f"{run.key}/{EPOCHS}"))]
     try:
         config, plan = read_sealed(store, f"{run.key}/{CONFIG}"), read_sealed(store, f"{run.key}/{PLAN}")

@@ -28,6 +28,7 @@ from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.pipelines.explain import explain_job
 from trainer.pipelines.pipeline import find_finished_job
 from trainer.records.evaluations import Result
+from trainer.records.lease import LEASE
 from trainer.records.sealed import require_sealed, write_sealed
 from trainer.records.steps import here
 from trainer.registry.compare_runs import compare
@@ -39,7 +40,7 @@ from trainer.registry.report import make_report
 from trainer.store.manifest import MANIFEST, ArtifactRef
 from trainer.store.names import CARD, CONFIG, ENVIRONMENT, EVALUATION, FINAL, METRICS_FILE, PLAN, REPORT
 from trainer.store.storage import Store
-from trainer.training.identity import TrainingData, data_keys, recorded
+from trainer.training.identity import TrainingData, data_keys, is_whole, recorded
 
 TWIN = "runs/twin"
 WEIGHTS = "model.safetensors"
@@ -124,6 +125,25 @@ def test_that_all_is_there_is_seen_without_the_libraries_that_compute_and_not_wh
             assert find_finished_job(job) is None, path
         path.write_bytes(before)
     assert find_finished_job(job) is not None
+
+
+def test_the_lease_of_a_process_that_was_killed_after_it_had_published_is_removed_by_the_next_start(
+    life: Finished,
+) -> None:
+    store, job = Store(str(life.store)), life.job()
+    hold = (
+        "import os, sys; from trainer.records.lease import Lease; from trainer.store.storage import Store; "
+        "Lease(Store(sys.argv[1]), sys.argv[2]).__enter__(); os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", hold, str(life.store), life.run], check=True)
+    assert store.exists(f"{life.run}/{LEASE}")
+    data = data_of(job)
+    run = kind_of(job).identify(job, data)
+    assert find_finished_job(job) is None and not is_whole(store, run, job, data)
+    cpu_runtime()
+    with cores(1):
+        assert train(job, silent(), data).reused
+    assert is_whole(store, run, job, data) and not store.exists(f"{life.run}/{LEASE}")
 
 
 def test_its_final_model_is_measured_again_to_the_same_bytes(life: Finished) -> None:
