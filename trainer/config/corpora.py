@@ -90,8 +90,6 @@ class TokenizerConfig(Schema):
             raise ValueError("give either vocab_size (train a tokenizer) or path (use an existing one)")
         if self.mask_token is not None and self.path is not None:
             raise ValueError("mask_token requires vocab_size: the tokenizer in path has its own special tokens")
-        if self.mask_token == "<|endoftext|>":
-            raise ValueError("mask_token is <|endoftext|>, which ends documents; set another one, such as <mask>")
         if self.sample_bytes != SAMPLE_BYTES and self.path is not None:
             raise ValueError("sample_bytes requires vocab_size: the tokenizer in path is not trained")
         if self.eos_token is not None and self.vocab_size is not None:

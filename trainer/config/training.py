@@ -224,11 +224,6 @@ class TrainingConfig(OptimizationConfig):
     def _fits_together(self) -> Self:
         if self.masking is not None and self.objective != "masked":
             raise ValueError(f"masking requires objective: masked, not {self.objective!r}")
-        if self.masking is not None and self.masking.mask_share == self.masking.random_share == 0:
-            raise ValueError(
-                "masking.mask_share and masking.random_share are both 0, so the model would see every token that it "
-                "predicts; set one of them above 0"
-            )
         if self.objective == "masked" and self.sharding == "fsdp":
             raise ValueError("objective: masked requires sharding: none: sharding of masked models is not supported")
         if self.objective == "masked" and self.packing == "best_fit":

@@ -139,9 +139,15 @@ def test_a_tokenizer_without_a_mask_token_is_refused_before_anything_is_done(
         kind_of(job := masked_job(raw, stocked, **values, training__masking={"mask_token": "<hidden>"})).preflight(
             job, silent()
         )
-    end = {"mask_token": "<|endoftext|>"}
+    end, shown = {"mask_token": "<|endoftext|>"}, {"mask_share": 0, "random_share": 0}
     with pytest.raises(TokenizerError, match=r"mask token '<\|endoftext\|>' also ends documents"):
         kind_of(job := masked_job(raw, stocked, **values, training__masking=end)).preflight(job, silent())
+    with pytest.raises(ConfigError, match="are both 0, so the model would see every token that it predicts"):
+        kind_of(job := masked_job(raw, stocked, **values, training__masking=shown)).preflight(job, silent())
+    with pytest.raises(ConfigError, match=r"data.tokenizer.mask_token is <\|endoftext\|>, which ends documents"):
+        kind_of(job := masked_job(raw, tmp_path / "new", data__tokenizer={"vocab_size": 384, **end})).preflight(
+            job, silent()
+        )
 
 
 def test_a_family_that_reads_from_left_to_right_is_refused(raw: Path, store: Path) -> None:

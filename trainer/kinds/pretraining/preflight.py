@@ -36,6 +36,7 @@ from trainer.models.causal import (
     tried_masked,
 )
 from trainer.models.layers import refuse_skipping
+from trainer.models.taken_tokenizer import END_OF_TEXT
 from trainer.models.tokenizer import USUAL, TokenizerInfo, load_tokenizer, mask_tokens, vocabulary
 from trainer.models.trial import tried_objective
 from trainer.preflight.memory import Size, measure_activations, measure_size, require_memory
@@ -190,6 +191,15 @@ def _mask_id(job: PipelineJob, tokenizer: TokenizerInfo) -> int | None:
     masks = job.training.masks
     if masks is None:
         return None
+    if masks.mask_share == masks.random_share == 0:
+        raise ConfigError(
+            "training.masking.mask_share and random_share are both 0, so the model would see every token that it "
+            "predicts; set one of them above 0"
+        )
+    if job.data.tokenizer.mask_token == END_OF_TEXT:
+        raise ConfigError(
+            f"data.tokenizer.mask_token is {END_OF_TEXT}, which ends documents; set another one, such as <mask>"
+        )
     if not tokenizer.json and job.data.tokenizer.mask_token in ([masks.mask_token] if masks.mask_token else USUAL):
         return 1
     if not tokenizer.json:
