@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 LINES, SECONDS = 200, 60.0
 """At most this many lines per this many seconds go to the caller of a stage; warnings always do."""
 
-TALKATIVE = ("aiobotocore", "httpx", "httpx2")
+TALKATIVE = ("aiobotocore", "botocore", "httpx", "httpx2")
 
 
 def start_logging(level: int, handler: logging.Handler) -> None:

@@ -2,7 +2,10 @@
 
 import json
 import logging
+import os
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,3 +73,14 @@ def test_lines_for_others_are_limited_and_those_left_out_are_counted(
     assert said[:4] == ["line 0", "line 1", "line 2", "take care"]
     assert said[4].startswith("2 lines are left out") and said[5:] == ["line 5"]
     assert {event["rank"] for event in events} == {1}
+
+
+def test_the_clients_of_a_bucket_do_not_log_where_they_found_its_address() -> None:
+    program = (
+        "import botocore.session, logging; from trainer.training.logs import *; "
+        "start_logging(logging.INFO, for_terminals()); "
+        "botocore.session.get_session().create_client('s3', region_name='us-east-1'); log.info('end')"
+    )
+    address = {**os.environ, "AWS_ENDPOINT_URL": "http://localhost:9"}
+    ended = subprocess.run([sys.executable, "-c", program], env=address, capture_output=True, text=True, check=True)
+    assert len(ended.stderr.splitlines()) == 1 and ended.stderr.endswith("INFO end\n")
