@@ -100,7 +100,7 @@ class ChatModel:
         if len(ids) >= most_positions(self.model.config):
             raise ConfigError(
                 f"{self.name} has no positions left after {len(ids)} tokens of this conversation; start a new one with "
-                f"{NEW}"
+                f"{NEW}, or shorten the text"
             )
         tokens = continue_tokens(
             self.model, ids, self.how.new_tokens, temperature=self.how.temperature, seed=self.how.seed,

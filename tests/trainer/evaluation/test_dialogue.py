@@ -196,7 +196,7 @@ def test_a_conversation_beyond_the_models_positions_is_told_and_can_begin_anew(a
     shown: list[str] = []
     talking = load_chat_model(Store(str(answering.store)), answering.name, Sampling(new_tokens=4))
     talk([talking], ["word " * 600, NEW, "Hello"], shown.append)
-    assert f"start a new one with {NEW}" in "".join(shown) and len(talking.turns) == 2
+    assert f"start a new one with {NEW}, or shorten the text" in "".join(shown) and len(talking.turns) == 2
 
 
 @pytest.mark.deep
