@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainer.common.display import Table, score, show_json, text_table
+from trainer.common.display import Table, any_reader, score, show_json, text_table
 from trainer.common.errors import ConfigError
 from trainer.config.files import Job, override
 from trainer.records.evaluations import Result
@@ -38,11 +38,13 @@ def run_seeds(
     for job in jobs:
         outcomes.append(run(job))
         if not as_json:
-            show(job, outcomes[-1])
+            with any_reader():
+                show(job, outcomes[-1])
     if as_json:
         show_json({"outcomes": outcomes, "spreads": by_split(outcomes)})
     else:
-        print(f"\n{_table(jobs, outcomes)}", end="")
+        with any_reader():
+            print(f"\n{_table(jobs, outcomes)}", end="")
 
 
 def by_split(outcomes: Sequence[Outcome]) -> "dict[str, dict[str, Spread]]":

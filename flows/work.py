@@ -17,7 +17,7 @@ from flows.schemas import TITLE, read_with, reader_of, schema_for, schema_of
 from flows.seeds import run_seeds, with_seeds
 from flows.temporary_server import start_loading
 from tasks.stage import load_early
-from trainer.common.display import escape_unprintable
+from trainer.common.display import any_reader, escape_unprintable
 from trainer.common.errors import EXIT_PREEMPTED, ConfigError, PipelineError, Preempted
 from trainer.common.process import loading, print_error
 from trainer.common.stopping import check_stop, leave, stoppable
@@ -67,7 +67,8 @@ def carry_out(
 
             show_json(made)
         else:
-            show(job, made)
+            with any_reader():
+                show(job, made)
 
     return leave(status_of(work))
 

@@ -10,6 +10,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
+from trainer.common.display import show
 from trainer.common.errors import EXIT_BAD_INPUT, ConfigError, FirstRankFailed
 from trainer.common.process import loading, return_freed_memory
 from trainer.common.progress import Progress, for_people, silent
@@ -113,7 +114,7 @@ class InRanks:
         store = Store(job.store)
         made = self._runtime.on_first(lambda: make_report(store, run))
         if self._runtime.rank == 0:
-            print(f"model: {store.path(run)}/final\nreport: {store.path(made.key)}")
+            show(f"model: {store.path(run)}/final\nreport: {store.path(made.key)}\n")
         return made
 
     def consider(
@@ -127,7 +128,7 @@ class InRanks:
 
     def _print_result(self, found: Result) -> Result:
         if self._runtime.rank == 0:
-            print(found.describe())
+            show(f"{found.describe()}\n")
         return found
 
 
@@ -200,5 +201,5 @@ def consider(
     judged = look if gate.approval else pass_through
     verdict = judged(store, gate, run_key, evaluation.figures(), evaluation.measured_on, remeasured)
     verdict = unapproved(verdict) if gate.approval else verdict
-    print(f"gate {'passed' if verdict.passed else 'not met'}: {verdict.reason}")
+    show(f"gate {'passed' if verdict.passed else 'not met'}: {verdict.reason}\n")
     return verdict

@@ -85,6 +85,7 @@ def _unfit(command: str | None) -> str:
 
 def _write_starter(kind: Starter, path: Path) -> None:
     from flows.schemas import write_schemas
+    from trainer.common.display import show
     from trainer.common.errors import ConfigError, PipelineError, StorageError
 
     try:
@@ -99,7 +100,7 @@ def _write_starter(kind: Starter, path: Path) -> None:
     except PipelineError:
         path.unlink()  # else a second attempt would be refused because the file exists
         raise
-    typer.echo(
+    show(
         f"wrote {path}: edit the lines marked with <-, then run `headrace {RUN_BY[kind]} {path} --dry-run` to see the "
-        "plan"
+        "plan\n"
     )

@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -86,6 +88,18 @@ def test_a_bad_word_is_refused_before_a_server_is_asked(
 ) -> None:
     monkeypatch.setattr("flows.work.start_loading", lambda: pytest.fail("it has begun"))
     assert says in message_of(command(f"flows.{flow}", config, word))
+
+
+@pytest.mark.deep
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["flows.prepare_data", "trainer"])
+def test_a_finished_job_whose_reader_has_left_ends_with_0(module: str, done: Done, tmp_path: Path) -> None:
+    config = write_config(tmp_path / "job.yaml", done.job.model_dump(mode="json", exclude_unset=True))
+    command = [sys.executable, "-m", module, config]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        said = process.stderr.read().decode()
+    assert process.returncode == 0, said
 
 
 @pytest.mark.slow

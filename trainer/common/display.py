@@ -11,7 +11,8 @@ import os
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TextIO
 
 from pydantic_core import to_jsonable_python
@@ -150,8 +151,15 @@ def escape_unprintable() -> None:
 
 def show(text: str) -> None:
     """Print a text, `escaped`; a reader that stops early, such as `head`, is not an error."""
-    try:
+    with any_reader():
         sys.stdout.write(escaped(text))
+
+
+@contextmanager
+def any_reader() -> Iterator[None]:
+    """A block that prints, and ends without an error where a reader stops early; what follows is not printed."""
+    try:
+        yield
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

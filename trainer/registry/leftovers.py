@@ -131,4 +131,4 @@ def print_items(
         if as_json:
             show_json({"removed": removed, "found": listed, **beside})
         else:
-            print(sum_up(listed, removed, nouns, "--remove"))
+            show(f"{sum_up(listed, removed, nouns, '--remove')}\n")

@@ -43,7 +43,7 @@ def change_pin(url: str, key: str | None, removed: bool, as_json: bool = False) 
     if key is not None:
         changed = unpin(store, key) if removed else pin(store, key)
         if not as_json:
-            print(f"{changed} is {'no longer pinned' if removed else 'pinned'}")
+            show(f"{changed} is {'no longer pinned' if removed else 'pinned'}\n")
     if as_json:
         show_json({"pinned": sorted(pinned(store))})
     else:
@@ -52,7 +52,7 @@ def change_pin(url: str, key: str | None, removed: bool, as_json: bool = False) 
 
 def _print_pins(store: Store) -> None:
     if names := sorted(pinned(store)):
-        print(f"pinned: {', '.join(names)}")
+        show(f"pinned: {', '.join(names)}\n")
 
 
 LONGEST = 24 * 36500.0

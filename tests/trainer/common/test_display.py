@@ -122,3 +122,12 @@ def test_characters_that_the_terminal_lacks_are_printed_as_escapes() -> None:
 def test_columns_are_aligned_by_the_width_of_their_characters() -> None:
     table = Table(["class", "n"], [["中文", "1"], ["e\u0301", "1"], ["abcd", "10"]])
     assert text_table(table) == "class   n\n中文    1\ne\u0301       1\nabcd   10\n"
+
+
+@pytest.mark.parametrize("print_all", ["show(lines)", "with any_reader(): print(lines); print('end')"])
+def test_a_reader_that_stops_early_is_no_error(print_all: str) -> None:
+    program = f"from trainer.common.display import *; lines = 9999 * 'line\\n'\n{print_all}"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        said = process.stderr.read().decode()
+    assert (process.returncode, said) == (0, "")

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -166,3 +168,14 @@ def test_gc_tells_the_first_error_where_the_store_is_away_after_it(
     assert headrace("gc", str(tmp_path), "--json") == 75
     printed = capsys.readouterr()
     assert json.loads(printed.out)["found"] == [] and "the store is away" in printed.err
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("words", [["leftovers", "{}"], ["pin", "{}", "runs/a"], ["new", "text", "{}/text.yaml"]])
+def test_a_reader_of_a_command_that_stops_early_is_no_error(words: list[str], tmp_path: Path) -> None:
+    Store(str(tmp_path)).write_bytes("runs/a/config.json", b"{}")
+    command = [sys.executable, "-m", "flows.command", *(word.format(tmp_path) for word in words)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        said = process.stderr.read().decode()
+    assert process.returncode == 0, said
