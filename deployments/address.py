@@ -8,8 +8,9 @@ from contextlib import suppress
 
 import httpx
 
-from flows.temporary_server import SERVER_PASSWORD as PASSWORD
+from flows.temporary_server import SERVER_PASSWORD
 
+PASSWORD = SERVER_PASSWORD
 Settings = Mapping[str, str]
 DEFAULTS: Settings = {"LISTEN": "127.0.0.1", "PORT": "4200", "DB": "sqlite", PASSWORD: ""}
 """A new server's settings unless the environment sets others."""
