@@ -76,6 +76,7 @@ def test_up_can_be_repeated_and_down_stops_a_run_that_saves_its_state(local: Loc
     local.say("up")
     wait_until(lambda: steps_recorded(store) > saved, 240)
     assert any(path.name.startswith("step-") for path in store.glob("runs/*/checkpoints/*")), "it saved before it ended"
+    assert "stopped the server" in local.say("down")
     assert local.say("down") == f"nothing was running that was started with PREFECT_HOME={local.home}\n"
 
 
