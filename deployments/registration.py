@@ -71,6 +71,17 @@ def register(client: httpx.Client, notify: str | None, credentials: str | None, 
     for automation in automations:
         _automate(client, automation, present.get(automation["name"]))
     watch(client)
+    look_at_crashed(client)
+
+
+def look_at_crashed(client: httpx.Client) -> None:
+    """Schedule a run of the watchdog if any run has crashed; its trigger misses a crash that is reported just before
+    the server stops.
+    """
+    crashed = {"state": {"type": {"any_": ["CRASHED"]}}, "deployment_id": {"is_null_": False}}
+    if client.post("/flow_runs/filter", json={"flow_runs": crashed, "limit": 1}).raise_for_status().json():
+        deployed = client.get("/deployments/name/watchdog/watchdog").raise_for_status().json()
+        client.post(f"/deployments/{deployed['id']}/create_flow_run", json={}).raise_for_status()
 
 
 def watch(client: httpx.Client) -> None:
