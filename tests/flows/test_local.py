@@ -192,13 +192,19 @@ def test_an_empty_home_is_the_usual_one_and_a_tilde_is_replaced(given: str, home
     assert told == f"{ROOT / home.format(HOME=tmp_path)}\n"
 
 
+def write_python(folder: Path, does: str) -> Path:
+    """A program that does this in place of the interpreter by which `up` starts the server and the worker."""
+    path = folder / "python"
+    path.write_text(f"#!/bin/sh\n{does}\n")
+    path.chmod(0o755)
+    return path
+
+
 @pytest.mark.parametrize(
     ("does", "said"), once(("exit 1", "ended"), ("sleep 600", "does not answer after 3 s (`headrace down` stops it)"))
 )
 def test_a_server_that_ends_or_does_not_answer_is_told(does: str, said: str, tmp_path: Path) -> None:
-    local, told = Local(tmp_path), tmp_path / "python"
-    told.write_text(f"#!/bin/sh\necho $$ > '{tmp_path}/pid'\n{does}\n")
-    told.chmod(0o755)
+    local, told = Local(tmp_path), write_python(tmp_path, f"echo $$ > '{tmp_path}/pid'\n{does}")
     start = (
         "import sys; from deployments import local; local.SERVER_SECONDS, sys.executable = 3, sys.argv[1];"
         "sys.exit(local.up())"
@@ -210,9 +216,7 @@ def test_a_server_that_ends_or_does_not_answer_is_told(does: str, said: str, tmp
 
 
 def test_a_process_whose_id_cannot_be_written_is_ended_and_the_reason_told(tmp_path: Path) -> None:
-    local, told = Local(tmp_path), tmp_path / "python"
-    told.write_text("#!/bin/sh\nexec sleep 600\n")
-    told.chmod(0o755)
+    local, told = Local(tmp_path), write_python(tmp_path, "exec sleep 600")
     (local.home / "server.pid").mkdir(parents=True)  # fails to be written, like a file on a full disk
     start = (
         "import runpy, sys; sys.argv, sys.executable = ['local', 'up'], sys.argv[1];"
@@ -292,9 +296,7 @@ def test_down_pauses_no_pool_of_another_folders_server(tmp_path: Path) -> None:
 
 @pytest.mark.deep
 def test_two_at_once_start_one_worker(tmp_path: Path) -> None:
-    local, told = Local(tmp_path), tmp_path / "python"
-    told.write_text(f"#!/bin/sh\necho $$ >> '{tmp_path}/pids'\nsleep 600\n")
-    told.chmod(0o755)
+    local, told = Local(tmp_path), write_python(tmp_path, f"echo $$ >> '{tmp_path}/pids'\nsleep 600")
     start = (
         "import sys, time; from deployments import local; sys.executable = sys.argv[1];"
         "local.answers, local.is_taken, local.register = lambda _: True, lambda _: False, lambda *_: time.sleep(2);"
