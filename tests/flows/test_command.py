@@ -390,6 +390,8 @@ def test_what_looks_at_a_store_gives_json(done: Done, tmp_path: Path, capsys: py
     store = shutil.copytree(store, tmp_path / "store")
     assert json_of(capsys, "pin", store, run) == {"pinned": [f"runs/{run}"]}
     assert json_of(capsys, "pin", store, run, "--remove") == {"pinned": []}
+    assert status_of("pin", store) == 0
+    assert capsys.readouterr().out == f"{store} has no pins\n"
 
 
 @pytest.mark.deep

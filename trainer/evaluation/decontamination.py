@@ -126,17 +126,21 @@ def _of_file(sha256: str) -> str:
     return sha256.partition(":")[0]
 
 
-def _sets(store: Store, run: str, after: tuple[str, ...] = ()) -> list[Manifest] | None:
+def _sets(store: Store, run: str) -> list[Manifest] | None:
     """The shard sets that a run and the runs before it were trained on; None if some are missing or unknown."""
-    config = read_sealed(store, f"{run}/{CONFIG}")
-    if config is None or run in after or "shards" not in config["data"]:
-        return None  # nothing is kept out of other training data, such as conversations
-    found = [read_manifest(store, each["key"], SHARDS) for each in config["data"]["shards"]]
-    before = [config["fork"]["run"]] if config.get("fork") else []
-    if config["job"]["model"]["pretrained"] is not None:
-        before.append(_base_of(config) or "")
-    for each in before:
-        found += (_sets(store, each, (*after, run)) if each else None) or [None]
+    runs, keys = [run], dict[str, None]()
+    for each in runs:  # grows by the runs before it
+        config = read_sealed(store, f"{each}/{CONFIG}")
+        if config is None or "shards" not in config["data"]:
+            return None  # nothing is kept out of other training data, such as conversations
+        keys |= dict.fromkeys(shards["key"] for shards in config["data"]["shards"])
+        before = [config["fork"]["run"]] if config.get("fork") else []
+        if config["job"]["model"]["pretrained"] is not None:
+            before.append(_base_of(config) or "")
+        if not all(before):
+            return None
+        runs += [key for key in before if key not in runs]
+    found = [read_manifest(store, key, SHARDS) for key in keys]
     return [shards for shards in found if shards] if all(found) else None
 
 

@@ -46,8 +46,10 @@ def change_pin(url: str, key: str | None, removed: bool, as_json: bool = False) 
             show(f"{changed} is {'no longer pinned' if removed else 'pinned'}\n")
     if as_json:
         show_json({"pinned": sorted(pinned(store))})
-    else:
+    elif pinned(store):
         _print_pins(store)
+    else:
+        show(f"{store.url} has no pins\n")
 
 
 def _print_pins(store: Store) -> None:

@@ -25,7 +25,7 @@ from trainer.evaluation import decontamination
 from trainer.evaluation.decontamination import clean_of, find_kept_out, read_searched
 from trainer.evaluation.harness import _defined
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
-from trainer.records.sealed import read_sealed
+from trainer.records.sealed import read_sealed, write_sealed
 from trainer.store.manifest import digest_file
 from trainer.store.storage import Store
 from trainer.training.identity import data_keys
@@ -118,6 +118,16 @@ def test_the_text_of_a_base_model_must_be_clean_too(raw: Path, store: Store, cur
     dirty = run_through(curated_run(raw, Path(store.url), {}, name="dirty"))
     assert paths(store, dirty) is None
     assert paths(store, further(raw, store, store.path(f"{dirty}/final"), decontaminated(kept))) is None
+
+
+def test_a_model_may_have_any_number_of_runs_before_it(store: Store, curated: Finished) -> None:
+    config, before = read_sealed(store, f"{curated.run}/config.json"), curated.run
+    assert config is not None
+    for number in range(1100):
+        run, fork = f"runs/fork-{number}", {"run": before, "checkpoint": "checkpoints/step-00000001"}
+        write_sealed(store, f"{run}/config.json", {**config, "fork": fork})
+        before = run
+    assert clean_of(store, before) == clean_of(store, curated.run)
 
 
 @pytest.mark.deep
