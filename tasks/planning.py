@@ -12,6 +12,7 @@ from trainer.kinds.kind import kind_of
 from trainer.pipelines.pipeline import find_finished_job
 from trainer.records.plans import RunPlan
 from trainer.records.results import AnyPreflight, Finished
+from trainer.store.storage import Store
 from trainer.training.identity import TrainingData
 
 
@@ -19,6 +20,7 @@ from trainer.training.identity import TrainingData
 def preflight(job: RunJob) -> AnyPreflight | Finished:
     """Check inputs, store, devices and model before any long work; skip the checks if the run is finished."""
     if (finished := find_finished_job(job)) is not None:
+        Store(job.store).sweep()  # as a preflight does: an earlier start may have been killed in its last stages
         TaskLogger().info("preflight: %s", finished.describe())
         return finished
     with showing() as show:

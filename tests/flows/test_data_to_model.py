@@ -1,5 +1,6 @@
 """The whole pipeline on a real Prefect server."""
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.flows.looking import artifacts, latest_run, stamps, task_runs, task_s
 from tests.processes import Ended
 from tests.support import write_config
 from trainer.records.results import Outcome
+from trainer.store.private_folders import STAGING, PrivateFolder
 
 pytestmark = pytest.mark.slow
 
@@ -65,11 +67,14 @@ def test_a_second_run_finds_everything_done_touches_nothing_and_prints_it(
     outcome = done.state.result()
     watched = [done.store / "tokenizers", done.store / "shards", done.store / outcome.run]
     before = [stamps(folder) for folder in watched]
+    killed = PrivateFolder(done.store / STAGING)
+    os.close(killed._descriptor)  # unlocks it, as the end of its process would
     config = write_config(tmp_path / "job.yaml", done.job.model_dump(mode="json"))
     ended = command("flows.data_to_model", config)
     assert ended.status == 0, ended.stderr
     assert f"preflight: {outcome.run} is finished and evaluated: nothing to compute" in caplog.messages
     assert [stamps(folder) for folder in watched] == before
+    assert not list((done.store / STAGING).iterdir())
     again = latest_run("data-to-model")
     assert again != done.flow_run
     with get_client(sync_client=True) as client:

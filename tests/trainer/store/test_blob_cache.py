@@ -44,7 +44,7 @@ def get(cache: BlobCache, number: int, download: Callable[[Path], object] | None
 
 
 def kept(cache: BlobCache, folder: Path) -> list[int]:
-    return sorted(path.read_bytes()[0] for path in folder.iterdir() if path.stat().st_size == 100)
+    return sorted(path.read_bytes()[0] for path in folder.iterdir() if path.is_file() and path.stat().st_size == 100)
 
 
 def age(path: Path, seconds: float) -> None:
