@@ -19,19 +19,35 @@ SLOWER = re.compile("PCIe|NVL|MIG")
 """Device names with one of these are other models or parts of a device; their peak is measured."""
 
 
+NUMBER_OF_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""The names by which model families set the number of experts in a layer that a router chooses from."""
+
+
 def flops_per_token(model: nn.Module, config: PretrainedConfig, context: int) -> float:
     """Floating-point operations to train on one token: 6 N + 12 L H Q T (Chowdhery et al., PaLM, 2022, appendix B).
 
-    N counts parameters used in multiplications (a tied output matrix, but not embeddings that are only looked up).
-    Frozen ones, beside an adapter, count 4 N: they have no gradient of their own.
+    N counts parameters used in multiplications (a tied output matrix, but not embeddings that are only looked up), and
+    of experts those that a router chooses for a token. Frozen ones, beside an adapter, count 4 N: they have no gradient
+    of their own.
     """
     text = config.get_text_config()
     output = getattr(model, "get_output_embeddings", lambda: None)()
     lookups = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
     multiplied = set(used_parameters(model)) - (lookups - {getattr(output, "weight", None)})
-    count = sum((6.0 if each.requires_grad else 4.0) * weights_in(each) for each in multiplied)
+    routed, share = {each for name, each in model.named_parameters() if ".experts." in name}, _chosen_share(text)
+    count = sum(
+        (6.0 if each.requires_grad else 4.0) * weights_in(each) * (share if each in routed else 1.0)
+        for each in multiplied
+    )
     layers, width = getattr(text, "num_hidden_layers", 0), getattr(text, "hidden_size", 0)
     return count + 12.0 * layers * width * context
+
+
+def _chosen_share(config: PretrainedConfig) -> float:
+    """The share of a layer's experts that a router chooses for a token; 1 if the configuration does not say."""
+    experts = next((number for name in NUMBER_OF_EXPERTS if (number := getattr(config, name, None))), None)
+    chosen = getattr(config, "num_experts_per_tok", None)
+    return chosen / experts if experts and chosen else 1.0
 
 
 def peak_flops(device: torch.device, precision: str) -> float:

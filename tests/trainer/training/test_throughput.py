@@ -2,7 +2,15 @@
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+)
 
 from trainer.training.throughput import Meter, flops_per_token, measured_flops, peak_flops
 
@@ -33,6 +41,18 @@ def test_an_untied_models_input_embeddings_only_look_up() -> None:
     model = LlamaForCausalLM(config)
     multiplied = sum(parameter.numel() for parameter in model.parameters()) - 100 * 32
     assert flops_per_token(model, config, 16) == 6 * multiplied + 12 * 2 * 32 * 16
+
+
+def test_of_a_models_experts_those_that_its_router_chooses_count() -> None:
+    config = MixtralConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
+        vocab_size=100, num_local_experts=8, num_experts_per_tok=2,
+        attn_implementation="eager", experts_implementation="eager",
+    )  # fmt: skip
+    model, tokens = MixtralForCausalLM(config), torch.arange(64)[None]
+    with FlopCounterMode(display=False) as counted:
+        model(input_ids=tokens, labels=tokens, use_cache=False).loss.backward()
+    assert 64 * flops_per_token(model, config, 64) == pytest.approx(counted.get_total_flops(), rel=0.02)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
