@@ -1,5 +1,7 @@
 """Speed figures against their definitions."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -44,13 +46,15 @@ def test_an_untied_models_input_embeddings_only_look_up() -> None:
 
 
 def test_of_a_models_experts_those_that_its_router_chooses_count() -> None:
-    config = MixtralConfig(
-        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
-        vocab_size=100, num_local_experts=8, num_experts_per_tok=2,
-        attn_implementation="eager", experts_implementation="eager",
-    )  # fmt: skip
+    sizes: dict[str, int] = {
+        "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "num_key_value_heads": 2, "vocab_size": 100, "num_local_experts": 8, "num_experts_per_tok": 2,
+    }  # fmt: skip
+    eager: dict[str, Any] = {"attn_implementation": "eager", "experts_implementation": "eager"}
+    config = MixtralConfig(**sizes, **eager)
     model, tokens = MixtralForCausalLM(config), torch.arange(64)[None]
-    with FlopCounterMode(display=False) as counted:
+    counted: Any = FlopCounterMode(display=False)
+    with counted:
         model(input_ids=tokens, labels=tokens, use_cache=False).loss.backward()
     assert 64 * flops_per_token(model, config, 64) == pytest.approx(counted.get_total_flops(), rel=0.02)
 
