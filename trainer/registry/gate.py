@@ -20,7 +20,9 @@ NOBODY_ASKED = "not promoted: promotion.approval requires a person's approval; u
 """For runs outside a Prefect server, where nobody could approve."""
 
 ROUNDING = 1e-9
-"""Tolerance for a difference of two scores: in floating point, 0.82 - 0.81 is below 0.01."""
+"""Tolerance for a score and for a difference of two: in floating point, a mean of F1 scores that is 0.92 may be
+0.9199999999999999, and 0.82 - 0.81 is below 0.01.
+"""
 
 
 Basis = AnyBasis | None
@@ -61,7 +63,7 @@ def judge(
         return Verdict(passed=False, reason=f"{reason} is not a finite number")
     if gate.threshold is not None:
         side = "at least" if sign > 0 else "at most"
-        if not sign * score >= sign * gate.threshold:
+        if not sign * (score - gate.threshold) >= -ROUNDING:
             return Verdict(passed=False, reason=f"{reason} is not {side} {gate.threshold:.9g}")
         reason += f" is {side} {gate.threshold:.9g}"
     if gate.better_by is None or champion is None:
