@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from trainer.common.display import Table, count, duration, score
 from trainer.config.evaluation import PREFIX
-from trainer.evaluation.metrics import greater_is_better
+from trainer.evaluation.metrics import OF_ONE_CLASS, greater_is_better, of_one_class
 from trainer.records.basis import facts_of, task_of
 from trainer.records.evaluations import ALL, Criterion, Result, Scores, best_by
 from trainer.records.fields import all_same
@@ -309,12 +309,12 @@ def _recorded(run: ComparedRun, kind: str, figure: str) -> list[tuple[int, Any]]
 
 def _as_now(run: ComparedRun, figure: str) -> ComparedRun:
     """The run with its records since the lm-eval task of a figure last changed; for another figure, without evaluations
-    that read other held-out data than the last one.
+    that read other held-out data than the last one, or measured the figure of another class.
     """
     task, begin = task_of(figure), 0
     if task is None:
         last: dict[str, Any] = next(reversed(run.of_kind("evaluation")), {})
-        same = [each for each in run.records if each["kind"] != "evaluation" or read_in(each) == read_in(last)]
+        same = [each for each in run.records if each["kind"] != "evaluation" or _measures(run, figure, each, last)]
         return replace(run, records=same)
     before: dict[str, str] = {}
     for place, record in enumerate(run.records):
@@ -325,3 +325,10 @@ def _as_now(run: ComparedRun, figure: str) -> ComparedRun:
                 begin = place
             before = now
     return replace(run, records=run.records[begin:])
+
+
+def _measures(run: ComparedRun, figure: str, one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two evaluations in training measured the same: of the same data, and of the same class of two."""
+    metrics = run.job["evaluation"].get("metrics")
+    of_class = figure in of_one_class([*OF_ONE_CLASS] if metrics is None else metrics)
+    return read_in(one) == read_in(other) and (not of_class or one.get("positive") == other.get("positive"))

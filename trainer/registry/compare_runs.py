@@ -253,11 +253,17 @@ def _curve_note(groups: Sequence[Sequence[ComparedRun]]) -> str:
 
 
 def _note_read(group: Sequence[ComparedRun]) -> Iterator[str]:
-    """A sentence if the last evaluations in training of these runs read different amounts of data."""
-    last = {run.letter: read_in(found[-1]) for run in group if (found := run.of_kind("evaluation"))}
-    known = [{each for each in counts if each is not None} for counts in zip(*last.values(), strict=True)]
+    """Sentences if the last evaluations in training of these runs read different amounts of data, or measured figures
+    of different classes.
+    """
+    last = {run.letter: found[-1] for run in group if (found := run.of_kind("evaluation"))}
+    known = [{each for each in counts if each is not None} for counts in zip(*map(read_in, last.values()), strict=True)]
     if any(len(counts) > 1 for counts in known):
         yield f"The validation figures of {', '.join(last)} in training are of different amounts of held-out data."
+    classes = {letter: name for letter, each in last.items() if (name := each.get("positive")) is not None}
+    if len({*classes.values()}) > 1:
+        named = ", ".join(f"{letter} of {name!r}" for letter, name in classes.items())
+        yield f"The validation figures of one class in training are of different classes: {named}."
 
 
 MARGIN = "  "

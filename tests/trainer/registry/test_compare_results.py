@@ -250,6 +250,24 @@ def test_the_best_in_training_is_as_one_of_the_jobs_says_for_all_runs() -> None:
     assert row[1:] == ["0.2500 at 2"] * 2
 
 
+def test_a_figure_in_training_of_another_class_is_not_the_best_and_is_said_to_be_of_another() -> None:
+    def run(letter: str, *classes: str) -> ComparedRun:
+        made = evaluated(language_model(letter, 2.0, 1.0, "one"), 0.5, 0.75, 0.25, best_by="f1", metrics=["f1"])
+        records = [
+            {**each, "f1": each["loss"], "positive": name} for each, name in zip(made.records, classes, strict=True)
+        ]
+        return replace(made, records=records)
+
+    one, two = run("A", "no", "no", "yes"), run("B", "no", "no", "no")
+    rows = {row[0]: row[1:] for row in curve_table([one, two]).rows}
+    assert (
+        rows["validation f1, best"] == ["0.2500 at 2", "0.7500 at 1"]
+        and rows["validation loss, best"] == ["0.2500 at 2"] * 2
+    )
+    said = "The validation figures of one class in training are of different classes: A of 'yes', B of 'no'."
+    assert [*_note_read([one, two])] == [said] and not [*_note_read([two, two])]
+
+
 def test_a_curve_that_ends_without_a_number_does_not_seem_to_end_earlier() -> None:
     run = evaluated(language_model("A", 2.0, 1.0, "one"), 4.0, 3.0, math.nan)
     assert [row[-1] for row in spark_table([run]).rows] == ["–"]
