@@ -224,7 +224,12 @@ class Result(Record):
         """The basis of a corpus, a split, or of all corpora (None); None if it is not recorded, or for tasks."""
         basis = self.measured_on
         if isinstance(basis, TextBasis):
-            return basis if group is None else basis.model_copy(update={"held_out": {group: basis.held_out[group]}})
+            if group is None:
+                return basis
+            own = {"held_out": {group: basis.held_out[group]}}
+            return basis.model_copy(
+                update={**own, "begun": {name: shards for name, shards in basis.begun.items() if name == group}}
+            )
         if isinstance(basis, ExamplesBasis) and group is not None:
             return basis if group == self._judged else basis.others.get(group)
         return None

@@ -8,7 +8,7 @@ import pytest
 
 from tests.trainer.records.test_basis import ON
 from tests.trainer.results import a_result
-from trainer.records.basis import HarnessBasis
+from trainer.records.basis import HarnessBasis, TextBasis
 from trainer.records.evaluations import HarnessRun, Result, Scores, Task
 
 
@@ -60,6 +60,9 @@ def test_a_corpus_or_a_split_is_compared_by_its_own_data_alone() -> None:
     whole, alone = (result.basis_of(group) for group in (None, "b"))
     assert whole == result.measured_on and alone is not None and alone != whole
     assert alone == of_corpora(b=4.0).measured_on
+    short = result.measured_on.model_copy(update={"begun": {"a": 2}})
+    of_a, of_b = (result.model_copy(update={"measured_on": short}).basis_of(group) for group in "ab")
+    assert isinstance(of_a, TextBasis) and of_a.begun == {"a": 2} and of_b == alone
     splits = a_result({"validation": {}, "test": {}})
     assert splits.basis_of("validation") == splits.measured_on and splits.basis_of("test") is None
 
