@@ -39,13 +39,14 @@ class Start(NamedTuple):
 
 class Known(NamedTuple):
     """Facts about the data: split sizes, a description of what was checked, the plan (if all of it was checked),
-    lengths of examples by split, and the number of train examples of each class."""
+    lengths of examples by split, the number of train examples of each class, and whether several may apply to one."""
 
     splits: dict[str, int] | None
     looked_at: str
     plan: RunPlan | None
     lengths: dict[str, Lengths]
     balance: dict[str, int] | None = None
+    several_labels: bool = False
 
 
 def recorded_lengths(details: dict[str, Any], most: int, rows: int = 1) -> dict[str, Lengths]:
@@ -107,6 +108,7 @@ def conclude(
         splits=data.splits,
         lengths=data.lengths,
         balance=data.balance,
+        several_labels=data.several_labels,
         plan=plan,
         about_memory_bytes=size.memory.device,
         about_host_bytes=size.memory.host,

@@ -160,16 +160,19 @@ MOST_CLASSES = 12
 """Maximum number of classes listed in a terminal."""
 
 
-def describe_balance(balance: dict[str, int]) -> str:
-    """The number of examples, or words, of each class, in one line."""
-    total = max(1, sum(balance.values()))
+def describe_balance(balance: dict[str, int], examples: int | None = None) -> str:
+    """The number of examples, or words, of each class and their share of all, in one line; of all `examples` if several
+    classes may apply to each.
+    """
+    total = examples or max(1, sum(balance.values()))
     return some((f"{printable(name)} {count:,} ({count / total:.1%})" for name, count in balance.items()), MOST_CLASSES)
 
 
 class TuningPreflight(Record):
     """The plan of a job that tunes a model. `splits` and `plan` are None if the data is too large to be read whole.
 
-    `lengths` are by split; `balance` counts the checked examples of each class in train. Memory is as in `Preflight`.
+    `lengths` are by split; `balance` counts the checked examples of each class in train; `several_labels`: more than
+    one may apply to an example. Memory is as in `Preflight`.
     """
 
     model: str
@@ -182,6 +185,7 @@ class TuningPreflight(Record):
     splits: dict[str, int] | None
     lengths: dict[str, Lengths] = Field(default={})
     balance: dict[str, int] | None = None
+    several_labels: bool = Field(default=False, exclude_if=lambda value: not value)
     plan: TuningPlan | None
     about_memory_bytes: int
     about_host_bytes: int
@@ -217,7 +221,10 @@ class TuningPreflight(Record):
             counted = [plural(self.splits[name], "example")] if self.splits else []
             lengths = [self.lengths[name].describe()] if name in self.lengths else []
             rows.append((name, "; ".join([*counted, *lengths])))
-        return [*rows, *([("classes", describe_balance(self.balance))] if self.balance else [])]
+        if not self.balance:
+            return rows
+        examples = self.splits["train"] if self.several_labels and self.splits else None
+        return [*rows, ("classes", describe_balance(self.balance, examples))]
 
 
 class Finished(Record):

@@ -141,6 +141,22 @@ def test_classes_are_counted_and_texts_measured_before_anything_is_encoded(
     )
 
 
+def test_if_several_classes_may_apply_their_shares_are_of_the_examples(
+    pairs: Path, pretrained: Path, tmp_path: Path
+) -> None:
+    rows = [{"a": f"text {n}", "label": ["long"] * (n % 10 > 0) + ["odd"] * (n % 2)} for n in range(40)]
+    path = written(tmp_path / "a.jsonl", as_jsonl(rows))
+    changes = {
+        "data__train": [path], "data__validation": [path], "data__test": None, "data__text_columns": ["a"],
+        "data__task": "multi-label", "data__classes": None, "data__id_column": None, "evaluation__metrics": None,
+        "evaluation__positive_class": None, "evaluation__best_by": "loss",
+    }  # fmt: skip
+    before = look(pairs, tmp_path / "store", pretrained, **changes)
+    assert "classes         long 36 (90.0%), odd 20 (50.0%)" in before.lines()
+    encode(finetune_job(pairs, tmp_path / "store", pretrained, **changes), silent())
+    assert look(pairs, tmp_path / "store", pretrained, **changes).data_rows() == before.data_rows()
+
+
 def test_a_model_whose_weights_are_cut_short_is_refused(pairs: Path, pretrained: Path, tmp_path: Path) -> None:
     model = Path(shutil.copytree(pretrained, tmp_path / "model"))
     weights = model / "model.safetensors"

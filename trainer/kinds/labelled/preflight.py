@@ -50,7 +50,8 @@ def labelled_preflight(job: FinetuneJob, progress: Progress) -> TuningPreflight:
     check_best_by(job if known.splits else _without_class(job), classes)
     plan = make_tuning_plan(job, known.splits, ranks) if known.splits else None
     run = check_run(store, identify(job, encoded)) if encoded else None
-    return conclude(job, start, size, known._replace(plan=plan), metric_names(job, classes), run)
+    known = known._replace(plan=plan, several_labels=job.data.task == "multi-label")
+    return conclude(job, start, size, known, metric_names(job, classes), run)
 
 
 def _longest(details: dict[str, Any]) -> int:
