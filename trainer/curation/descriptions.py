@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trainer.common.display import plural, size
+from trainer.common.display import percent, plural, size
 from trainer.config.curation import NearConfig
 
 LEAST_KEPT = 0.5
@@ -17,7 +17,7 @@ def decision_rows(details: Mapping[str, Any]) -> list[dict[str, Any]]:
         documents = sum(line["documents"] for line in table)
         for line in table:
             share = line["documents"] / documents if documents else 0.0
-            rows.append({"corpus": corpus, **line, "share": f"{share:.2%}"})
+            rows.append({"corpus": corpus, **line, "share": percent(share)})
     return rows
 
 

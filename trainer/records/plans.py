@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from trainer.common.display import plural, short
+from trainer.common.display import percent, plural, short, significant
 from trainer.records.basis import Record
 from trainer.store.manifest import ArtifactRef
 
@@ -103,8 +103,8 @@ class StepPlan(Plan):
                 "tokens": corpus.tokens,
                 "held-out tokens": corpus.validation_tokens,
                 "windows": corpus.windows,
-                "share of samples": f"{corpus.probability:.1%}",
-                "passes": f"{corpus.passes:.2f}",
+                "share of samples": percent(corpus.probability),
+                "passes": significant(corpus.passes),
             }
             for corpus in self.corpora
         ]

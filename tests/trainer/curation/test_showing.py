@@ -14,6 +14,7 @@ from tests.trainer.curating import curated_job, decide, job_on, prose, write_doc
 from trainer.common.errors import ArtifactError, PipelineError
 from trainer.curation import functions, showing
 from trainer.curation.contamination import Overlap
+from trainer.curation.descriptions import decision_rows
 from trainer.curation.measures import Size
 from trainer.curation.print_decisions import print_decisions, side_by_side
 from trainer.data.decisions import read_decisions
@@ -310,6 +311,12 @@ def test_a_corpus_that_loses_much_and_a_cluster_that_is_large_are_warned_of(
     assert [record.getMessage() for record in caplog.records] == expected
     said = shown(job.store, capsys)
     assert all(f"warning: {told}\n" in said for told in expected)
+
+
+def test_a_corpus_of_which_one_document_goes_does_not_seem_to_be_kept_whole() -> None:
+    lines = [{"reason": reason, "documents": number, "bytes": 9} for reason, number in (("kept", 99_999), ("short", 1))]
+    rows = decision_rows({"table": {"one": lines, "two": lines[:1]}})
+    assert [row["share"] for row in rows] == ["99.999 %", "0.001 %", "100 %"]
 
 
 def test_texts_are_shown_from_their_first_difference_on() -> None:

@@ -74,6 +74,14 @@ def test_corpora_are_drawn_with_the_power_of_their_tokens(alpha: float) -> None:
     assert sum(corpus.probability for corpus in plan.corpora) == pytest.approx(1)
 
 
+def test_a_corpus_of_which_little_is_read_does_not_seem_to_be_left_out() -> None:
+    sets = [shards_of("little", [12_800]), shards_of("much", [50_000_000])]
+    plan = make_plan(settings(epochs=None, max_steps=100, alpha=1.0), sets, ranks=1)
+    little, much = plan.rows()
+    assert (little["share of samples"], much["share of samples"]) == ("0.0256 %", "99.97 %")
+    assert (little["passes"], much["passes"]) == ("0.00205", "0.00205")
+
+
 def test_tokens_in_shards_shorter_than_a_window_are_reported_unused(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         plan = make_plan(settings(), [shards_of("code", SIZES["code"])], ranks=1)

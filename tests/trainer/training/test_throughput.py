@@ -46,7 +46,7 @@ def test_an_untied_models_input_embeddings_only_look_up() -> None:
 
 
 def test_of_a_models_experts_those_that_its_router_chooses_count() -> None:
-    sizes: dict[str, int] = {
+    sizes: dict[str, Any] = {
         "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
         "num_key_value_heads": 2, "vocab_size": 100, "num_local_experts": 8, "num_experts_per_tok": 2,
     }  # fmt: skip

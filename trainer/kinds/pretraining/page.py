@@ -137,7 +137,7 @@ def _data_table(facts: RunFacts, plan: StepPlan) -> Table:
             [
                 corpus.name,
                 *cells[:4],
-                f"{number(100 * corpus.probability, 1)} %",
+                percent(corpus.probability),
                 number(corpus.passes * done),
                 *cells[4:],
             ]
@@ -148,7 +148,7 @@ def _data_table(facts: RunFacts, plan: StepPlan) -> Table:
         "Windows",
         "Shards", "Bad records", "Unused tokens",
     ]  # fmt: skip
-    return Table(columns, rows, ["All", *cells[:4], "100.0 %", "", *cells[4:]])
+    return Table(columns, rows, ["All", *cells[:4], percent(1.0), "", *cells[4:]])
 
 
 def _plan(facts: RunFacts, plan: StepPlan) -> Pairs:
