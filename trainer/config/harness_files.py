@@ -34,7 +34,7 @@ class FunctionName(str):
 
 
 class LocalTask(NamedTuple):
-    """A task or group defined in a YAML file: its settings, and the files with its settings and functions."""
+    """A task or group defined in a YAML file: its settings, and the files with its settings, functions and prompts."""
 
     name: str
     settings: Settings
@@ -187,7 +187,14 @@ def _read_task(path: Path, where: str) -> LocalTask | None:
     files: list[Path] = []
     settings = _read(path, files, where)
     name = settings.get("group") or settings.get("task")
+    files += _prompts_of(settings)
     return LocalTask(name, settings, sorted(set(files))) if isinstance(name, str) else None
+
+
+def _prompts_of(settings: Settings) -> list[Path]:
+    """The file of the prompt that `use_prompt` names as FILE.yaml:PROMPT, relative to the working directory."""
+    file = str(settings.get("use_prompt")).partition(":")[0]
+    return [Path(file)] if ".yaml" in file and Path(file).is_file() else []
 
 
 def _read(path: Path, files: list[Path], where: str, after: tuple[Path, ...] = ()) -> Settings:

@@ -82,11 +82,14 @@ def _text_of(task: LocalTask, where: str) -> EvaluationText:
 def question_fields(task: LocalTask, where: str) -> list[str]:
     """The fields of the text to search for: the one that the task specifies, or those of its template.
 
-    Raises `ConfigError` if a function builds the questions, or if the task specifies none.
+    Raises `ConfigError` if a function or a prompt builds the questions, or if the task specifies none.
     """
-    asked: Any = next((task.settings[query] for query in QUERIES if task.settings.get(query)), None)
+    queries = QUERIES[:1] if task.settings.get("use_prompt") else QUERIES  # lm-eval asks the prompt's question instead
+    asked: Any = next((task.settings[query] for query in queries if task.settings.get(query)), None)
     if not isinstance(asked, str) or isinstance(asked, FunctionName):
-        raise ConfigError(f"{where}: task {task.name!r} builds its questions by a function, or has none; {INSTEAD}")
+        raise ConfigError(
+            f"{where}: task {task.name!r} builds its questions by a function or a prompt, or has none; {INSTEAD}"
+        )
     try:
         named = find_undeclared_variables(Environment().parse(asked))
     except (TemplateError, RecursionError) as error:

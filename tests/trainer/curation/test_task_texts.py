@@ -84,7 +84,7 @@ def test_a_group_stands_for_its_tasks(tmp_path: Path) -> None:
         ({"test_split": "held_out"}, r"task 'tiny' asks the split 'held_out', which has no file"),
         (
             {"doc_to_text": None},
-            r"task 'tiny' builds its questions by a function, or has none; list its files and fields",
+            r"task 'tiny' builds its questions by a function or a prompt, or has none; list its files and fields",
         ),
         ({"doc_to_text": "{{ passage"}, r"the question of task 'tiny' is not a jinja2 template"),
         ({"task": None}, r"tiny.yaml defines no lm-eval task \(with the key `task` or `group`\)"),

@@ -45,6 +45,21 @@ def test_what_a_task_includes_and_the_functions_that_it_names_are_part_of_it(tmp
     assert len({before, after, name(options)}) == 3
 
 
+def test_the_file_of_a_tasks_prompt_is_part_of_it(tmp_path: Path) -> None:
+    folder, prompts = tmp_path / "tasks", tmp_path / "prompts.yaml"
+    answered = {"output_type": "generate_until", "doc_to_choice": None, "metric_list": [{"metric": "exact_match"}]}
+    options = write_task(folder, use_prompt=f"{prompts}:plain", **answered)
+    names, asked = set(), []
+    for text in ("{{question}}", "Complete: {{question}}"):
+        write_yaml(prompts, {"prompts": {"plain": {"doc_to_text": text, "doc_to_target": "{{answer}}"}}})
+        task = load_tasks(options)["tiny"]["tasks"]["tiny"]
+        asked.append(task.doc_to_text(QUESTIONS[0]))
+        names.add(name(options))
+    assert asked == ["def f(", "Complete: def f("]
+    assert len(names) == 2
+    assert questions_of("tiny", local_tasks(options)) is None, "the prompt makes them, not doc_to_text"
+
+
 def test_examples_are_mapped_again_after_a_function_changed_that_the_mapped_one_calls(tmp_path: Path) -> None:
     options = write_task(tmp_path, process_docs=None)
     task = (tmp_path / "tiny.yaml").read_text().replace("process_docs: null", "process_docs: !function mapped.process")
