@@ -83,12 +83,14 @@ def find_pieces(
     on_changed: Callable[[int], None] = lambda size: None,
     what: str = "corpus",
 ) -> list[Piece]:
-    """Cut and hash every file of a corpus. Files with unchanged size and time are not read again.
+    """Cut and hash every file of a corpus. Files with unchanged size and time are not read again, also if another job
+    has read other files of a corpus of this name in between.
 
     Raises as `find_sources`. `on_changed` is called with the bytes of all files to read, and `advance` with those of
     each file that was read.
     """
-    layout = fingerprint([FORMAT, corpus.model_dump(exclude={"paths"}), piece_bytes])
+    cut_by = {**corpus.model_dump(exclude={"paths"}), "max_bad_records": 0}  # which does not matter here
+    layout = fingerprint([FORMAT, cut_by, piece_bytes])
     memory = f"cache/seen-{corpus.name}-{layout}.json"
     known = _remembered(store, memory)
     now = time.time()
@@ -110,13 +112,14 @@ def find_pieces(
     with ThreadPoolExecutor() as pool:
         for found in pool.map(look, groups):
             seen.update(found)
-    if changed or len(known) > len(sources):
+    others = {path: entry for path, entry in known.items() if path not in seen and _may_exist(path)}
+    if changed or len(known) > len(sources) + len(others):
         fresh = {
             source.path: [source.size, source.version, seen[source.path]]
             for source in sources
             if not _racy(source, now)
         }
-        write_sealed(store, memory, {"files": fresh}, indent=None)
+        write_sealed(store, memory, {"files": others | fresh}, indent=None)
     return [piece for source in sources for piece in pieces_of(source, seen[source.path] or [])]
 
 
@@ -184,6 +187,10 @@ def _refuse(corpus: CorpusConfig, pattern: str, what: str = "corpus") -> NoRetur
         )
     where = "the bucket or server, and the path" if "://" in pattern else "the path, relative to this folder"
     raise CorpusError(f"{what} {corpus.name!r}: no file matches {pattern!r}; check {where}")
+
+
+def _may_exist(path: str) -> bool:
+    return "://" in path or os.path.exists(path)
 
 
 def _racy(source: SourceFile, now: float) -> bool:

@@ -2,6 +2,7 @@
 
 import errno
 import glob
+import json
 import os
 import shutil
 import uuid
@@ -183,6 +184,21 @@ def test_unchanged_files_are_not_read_again(empty_store: Store, tmp_path: Path) 
     second = find_pieces(empty_store, corpus_of(tmp_path / "*.txt"), 1024, seen.append)
     assert first == second
     assert sorted(seen) == [4, 9]
+
+
+def test_a_job_on_some_of_the_files_does_not_have_the_others_read_again(empty_store: Store, tmp_path: Path) -> None:
+    for name in "abc":
+        write(tmp_path / f"{name}.txt", "text")
+    every, seen = corpus_of(tmp_path / "*.txt"), list[int]()
+    find_pieces(empty_store, every, 1024)
+    (tmp_path / "b.txt").unlink()
+    find_pieces(empty_store, corpus_of(tmp_path / "c.txt"), 1024)
+    find_pieces(empty_store, every, 1024, seen.append)
+    find_pieces(empty_store, every.model_copy(update={"max_bad_records": 3}), 1024, seen.append)
+    assert seen == []
+    (memory,) = empty_store.names("cache")
+    kept = json.loads(empty_store.read_bytes(f"cache/{memory}"))["files"]
+    assert sorted(kept) == [str(tmp_path / "a.txt"), str(tmp_path / "c.txt")], "that of a removed file is forgotten"
 
 
 def test_a_file_changed_twice_within_its_clocks_tick_is_read_again(empty_store: Store, tmp_path: Path) -> None:
