@@ -14,8 +14,12 @@ from trainer.common.errors import ConfigError, brief
 from trainer.common.imports import with_imports
 from trainer.config.evaluation import HarnessConfig
 
-LOCAL_FORMATS = ("json", "csv", "parquet", "text", "arrow")
-"""Values of `dataset_path` of tasks whose examples are in local files."""
+LOCAL_FORMATS = (
+    "json", "csv", "parquet", "text", "arrow", "audiofolder", "conll", "eval", "fasta", "fastq", "genbank", "hdf5",
+    "imagefolder", "meshfolder", "mmcif", "niftifolder", "pdb", "pdffolder", "tsfile", "videofolder", "vortex",
+    "webdataset", "xml",
+)  # fmt: skip
+"""Values of `dataset_path` of tasks whose examples are in local files: the formats of `datasets`."""
 
 OF_GROUPS = {"group", "group_alias", "task", "tag", "aggregate_metric_list", "metadata", "version"}
 """Keys of a group's file; lm-eval passes any other to the group's tasks."""

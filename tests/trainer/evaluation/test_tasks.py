@@ -195,6 +195,20 @@ def test_a_data_set_in_a_local_folder_or_file_is_part_of_a_tasks_name(tmp_path: 
     assert questions_of("tiny", local_tasks(options)) is None, "which of them are asked is not known"
 
 
+def test_data_of_every_format_of_datasets_is_part_of_a_tasks_name(tmp_path: Path) -> None:
+    data = tmp_path / "questions.conll"
+    changes = {"dataset_path": "conll", "dataset_kwargs": {"data_files": {"test": str(data)}}, "fewshot_split": None}
+    options = write_task(tmp_path / "tasks", doc_to_text="{{tokens}}", **changes)
+    names = set()
+    for text in ("def O\n", "import O\n"):
+        data.write_text(text)
+        names.add(name(options))
+    assert len(names) == 2
+    data.unlink()
+    with pytest.raises(ConfigError, match="which does not exist"):
+        name(options)
+
+
 def test_a_tasks_questions_are_made_of_fields_of_the_files_that_it_asks(tmp_path: Path) -> None:
     options = write_task(tmp_path, doc_to_text="{{question}} {{hint}}")
     digest = digest_file(tmp_path / "questions.jsonl").sha256
