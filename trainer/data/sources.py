@@ -134,7 +134,9 @@ def reading_options(corpus: CorpusConfig) -> dict[str, Any]:
 
 def named_reading(path: str) -> str:
     """The endings of a file's name, which determine how it is read: compression and delimiter."""
-    return "".join(PurePosixPath(path).suffixes[-2:]).lower()
+    endings = "".join(PurePosixPath(path).suffixes[-2:]).lower()
+    # As in questions.tsv.part1.gz: `csv_dialect` looks for it in the whole name.
+    return f".tsv{endings}" if ".tsv" not in endings and ".tsv" in path.rsplit("/", 1)[-1].lower() else endings
 
 
 @contextmanager

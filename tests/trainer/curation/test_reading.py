@@ -46,6 +46,16 @@ def test_a_file_that_is_read_otherwise_under_another_name_is_measured_anew(tmp_p
     assert reasons_of(again, decide(again).key, "one") == reasons_of(fresh, decide(fresh).key, "one")
 
 
+def test_the_delimiter_that_a_name_tells_before_its_last_endings_counts(tmp_path: Path) -> None:
+    rows = [f"{text(number)}\tx,{text(number) if number % 2 else 'short'}\n" for number in range(4)]
+    (tmp_path / "q.tsv.part.1").write_text("text\tother,text\n" + "".join(rows))
+    corpora = [{"name": "one", "paths": [f"{tmp_path}/q.*"], "format": "csv"}]
+    job = curated_job(tmp_path / "store", {}, SHORT, corpora=corpora)
+    assert reasons_of(job, decide(job).key, "one") == ["kept"] * 4
+    (tmp_path / "q.tsv.part.1").rename(tmp_path / "q.csv.part.1")
+    assert reasons_of(job, decide(job).key, "one") == [LOW, "kept"] * 2
+
+
 def test_a_piece_is_not_made_anew_for_what_is_decided_of_the_next_ones_records(tmp_path: Path) -> None:
     job = job_on(tmp_path, [text(number) for number in range(40)], SHORT, shards={"num_shards": 2, "piece_bytes": 1024})
     decided = open_decisions(Store(job.store), decide(job).key, "one")
