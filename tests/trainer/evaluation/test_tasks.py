@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from datasets.packaged_modules import _PACKAGED_DATASETS_MODULES
 
 from tests.trainer.evaluation.harness_tasks import QUESTIONS, asking, write_questions, write_task, write_yaml
 from trainer.common.errors import ConfigError
 from trainer.config.evaluation import HarnessConfig
-from trainer.config.harness_files import leaves, local_tasks
+from trainer.config.harness_files import LOCAL_FORMATS, leaves, local_tasks
 from trainer.evaluation.harness_identity import identify, name_of, questions_of
 from trainer.evaluation.harness_tasks import figures_of, load_tasks
 from trainer.store.manifest import digest_file
@@ -207,6 +208,11 @@ def test_data_of_every_format_of_datasets_is_part_of_a_tasks_name(tmp_path: Path
     data.unlink()
     with pytest.raises(ConfigError, match="which does not exist"):
         name(options)
+
+
+def test_no_format_of_datasets_is_forgotten() -> None:
+    elsewhere = {"harbor", "iceberg", "lance", "pandas"}  # read folders or catalogs, or are refused by `datasets`
+    assert {*LOCAL_FORMATS} == _PACKAGED_DATASETS_MODULES.keys() - elsewhere
 
 
 def test_a_tasks_questions_are_made_of_fields_of_the_files_that_it_asks(tmp_path: Path) -> None:
