@@ -32,6 +32,7 @@ from tests.stops import heeds
 from tests.support import only_run, small_values, write_config
 from tests.trainer.chats import chat_model, chat_values
 from tests.trainer.labelled_pairs import finetune_values
+from tests.trainer.results import a_result
 from trainer.common.display import show_json
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
 from trainer.config.files import explain, load_job, parse_yaml, read_values
@@ -360,9 +361,13 @@ def test_the_schemas_beside_the_configurations_are_up_to_date(
 
 
 def test_what_programs_read_is_valid_json(capsys: pytest.CaptureFixture[str]) -> None:
-    show_json([RunLine("new", best=float("nan")), {"at": datetime(2026, 1, 2, tzinfo=UTC)}])
-    line, record = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    nan, at = float("nan"), {"at": datetime(2026, 1, 2, tzinfo=UTC)}
+    diverged = a_result({"validation": {"pearsonr": nan, "loss": float("inf")}})
+    show_json([RunLine("new", best=nan), at, {"evaluation": diverged}])
+    line, record, outcome = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert (line["name"], line["best"], record) == ("new", None, {"at": "2026-01-02T00:00:00Z"})
+    figures = outcome["evaluation"]["groups"]["validation"]["figures"]
+    assert figures == {"loss": None, "pearsonr": None}
 
 
 def test_down_says_that_nothing_was_running(

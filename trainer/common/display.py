@@ -189,7 +189,8 @@ def suggest_nearest(name: str, known: Sequence[str]) -> str:
 
 def show_json(value: Any) -> None:
     """Print a value as JSON: models and named tuples as objects, times in ISO 8601, NaN and infinities as null."""
-    plain = to_jsonable_python(_named(value), inf_nan_mode="null")
+    # Again, because models keep NaN and infinities at first.
+    plain = to_jsonable_python(to_jsonable_python(_named(value)), inf_nan_mode="null")
     is_unicode = str(sys.stdout.encoding).lower().startswith("utf")  # else JSON's escapes, not those of `show`
     show(json.dumps(plain, indent=2, ensure_ascii=not is_unicode) + "\n")
 
