@@ -6,35 +6,37 @@ from typing import Any
 
 from accelerate.tracking import MLflowTracker
 from mlflow import MlflowClient
+from mlflow.entities import Run
 
 Shown = dict[str, dict[int, float]]
 """The figures that a run already shows, by name and step."""
 
 
 NOT_TAKEN = re.compile(r"[^\w./ -]")
-"""Characters that MLflow allows in no name, such as the comma in the name of an lm-eval figure with a filter."""
+"""Characters that MLflow allows in no name, such as the comma in the name of an lm-eval figure with a filter, or those
+of a class in `training.class_weights`.
+"""
 
 
 class ContinuedMLflow(MLflowTracker):  # type: ignore[misc]
     """A named run in a project's MLflow experiment, new or continued."""
 
+    run_id: str | None
+
     def __init__(self, project: str, run: str) -> None:
+        super().__init__(project, run_name=run)  # MLFLOW_EXPERIMENT_NAME and MLFLOW_RUN_ID have priority
         client = MlflowClient()
-        experiment = client.get_experiment_by_name(project)
-        found = client.search_runs([experiment.experiment_id], f"attributes.run_name = '{run}'") if experiment else []
-        super().__init__(project, run_name=run, run_id=found[0].info.run_id if found else None)
+        found = _find_run(client, self.experiment_name, run) if self.run_id is None else client.get_run(self.run_id)
+        self.run_id = found.info.run_id if found else None
         self._client = client
-        self._parameters: dict[str, str] = found[0].data.params if found else {}
-        names = found[0].data.metrics if found else ()
-        self._shown: Shown = {
-            name: {each.step: each.value for each in client.get_metric_history(found[0].info.run_id, name)}
-            for name in names
-        }
+        self._parameters: dict[str, str] = found.data.params if found else {}
+        self._shown: Shown = _shown_by(client, found) if found else {}
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
         """Store settings as parameters. A setting that changed since the start (operational ones may) becomes a tag,
         because parameters cannot change.
         """
+        values = _with_allowed_names(values)
         super().store_init_configuration(
             {name: value for name, value in values.items() if name not in self._parameters}
         )
@@ -44,9 +46,26 @@ class ContinuedMLflow(MLflowTracker):  # type: ignore[misc]
 
     def log(self, values: dict[str, Any], step: int | None = None, **options: Any) -> None:
         """Log the figures of a step, except those already shown by a process that was killed after its last save."""
-        values = {NOT_TAKEN.sub("-", name): value for name, value in values.items()}
-        if new := _not_shown(values, step or 0, self._shown):
+        if new := _not_shown(_with_allowed_names(values), step or 0, self._shown):
             super().log(new, step=step, **options)
+
+
+def _find_run(client: MlflowClient, experiment_name: str, run: str) -> Run | None:
+    """The run of this name in an experiment, if there is one."""
+    experiment = client.get_experiment_by_name(experiment_name)
+    found = client.search_runs([experiment.experiment_id], f"attributes.run_name = '{run}'") if experiment else []
+    return found[0] if found else None
+
+
+def _shown_by(client: MlflowClient, run: Run) -> Shown:
+    return {
+        name: {each.step: each.value for each in client.get_metric_history(run.info.run_id, name)}
+        for name in run.data.metrics
+    }
+
+
+def _with_allowed_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {NOT_TAKEN.sub("-", name): value for name, value in values.items()}
 
 
 def _not_shown(values: Mapping[str, Any], step: int, shown: Shown) -> dict[str, Any]:

@@ -156,21 +156,36 @@ def test_a_job_names_trackers_that_there_are_and_each_once(raw: Path, tmp_path: 
 
 
 @pytest.mark.deep
-def test_mlflow_goes_on_with_a_run_where_it_stood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where an operational setting is another one, which it does not take for a parameter."""
+@pytest.mark.parametrize("variable", [None, "MLFLOW_EXPERIMENT_NAME", "MLFLOW_RUN_ID"])
+def test_mlflow_goes_on_with_a_run_where_it_stood(
+    variable: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where an operational setting is another one, which it does not take for a parameter, and in the experiment
+    or the run that the environment names.
+    """
     import mlflow  # takes seconds to load
 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    experiment = "job" if variable is None else "of the environment"
+    named = {"MLFLOW_EXPERIMENT_NAME": experiment}
+    if variable == "MLFLOW_RUN_ID":
+        run_id = mlflow.MlflowClient().create_run(mlflow.create_experiment(experiment)).info.run_id
+        named = {"MLFLOW_RUN_ID": run_id}
     cpu_runtime()
     for steps, save_every, numerator in (((1, 2, 3), 10, 1), ((3, 4), 20, 1), ((4, 5), 20, 2)):
-        job = {**JOB, "training": {**JOB["training"], "save_every": save_every}}
+        if variable is not None:
+            monkeypatch.setenv(variable, named[variable])  # each time, because MLflow removes it
+        weights = {"Q&A": 2.0}
+        job = {**JOB, "training": {**JOB["training"], "save_every": save_every, "class_weights": weights}}
         with Trackers(["mlflow"], "job", "job-1", job) as trackers:
             assert trackers._trackers, "it has started"
             for step in steps:
                 trackers.show("train", step, {"loss": numerator / step, "step_seconds": 0.1 * save_every})
-    (run,) = mlflow.search_runs(experiment_names=["job"], output_format="list")
+    (run,) = mlflow.search_runs(search_all_experiments=True, output_format="list")
+    assert mlflow.get_experiment(run.info.experiment_id).name == experiment
     assert (run.info.run_name, run.info.status) == ("job-1", "FINISHED")
     assert (run.data.params["training.save_every"], run.data.tags["training.save_every"]) == ("10", "20")
+    assert run.data.params["training.class_weights.Q-A"] == "2.0"
     of_loss, of_speed = (
         [(each.step, each.value) for each in mlflow.MlflowClient().get_metric_history(run.info.run_id, name)]
         for name in ("train/loss", "train/step_seconds")
