@@ -5,6 +5,7 @@ uploads all of them and deletes files of another model from the repository, so t
 HF_ENDPOINT sets the hub; HF_TOKEN or `hf auth login` sets the token.
 """
 
+import json
 import sys
 from fnmatch import fnmatch
 from pathlib import Path
@@ -118,6 +119,16 @@ def _send(folder: Path, manifest: Manifest, run: str, repo: str, private: bool, 
             ) from error
         hint = "; log in with a token that has write access: `hf auth login`" if status in (401, 403) else ""
         raise ConfigError(f"{api.endpoint} refuses {repo!r} (status {status}): {brief(error)}{hint}") from error
+    except json.JSONDecodeError as error:
+        raise StorageError(
+            f"{api.endpoint} does not answer as a hub ({brief(error)}); check HF_ENDPOINT, or try again later",
+            transient=True,
+        ) from error
+    except ValueError as error:  # the card or a file is refused
+        raise ConfigError(
+            f"{api.endpoint} refuses {repo!r}: {brief(error)}; to change the card, edit `card` in the job and "
+            "start it again"
+        ) from error
     except request_errors() as error:
         raise StorageError(
             f"{api.endpoint} cannot be reached ({brief(error)}); check the network, HF_ENDPOINT and HF_HUB_OFFLINE",

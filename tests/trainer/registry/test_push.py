@@ -109,11 +109,16 @@ CASES = [
     (2, "holds no model 'nobody'", {"model": "nobody"}),
     (75, "reports a temporary error (status 503)", {}),
     (75, "reports a temporary error (status 429)", {}),
+    (2, '- "license" must be one of [mit]; to change the card, edit `card` in the job', {}),
+    (75, "does not answer as a hub (", {}),
 ]
 
 
 def test_what_hinders_it_is_told_in_one_line(reported: Finished, hub: Hub) -> None:
     hub.trouble = [503, 429]
+    refused = json.dumps({"errors": [{"message": '"license" must be one of [mit]'}], "warnings": []})
+    taken = (200, b'{"errors": [], "warnings": []}')
+    hub.of_cards = [taken, taken, (400, refused.encode()), (503, b"<html>")]
     each = [{"token": TOKEN, "model": "lm", "repo": "me/model", **changes} for _, _, changes in CASES]
     words = json.dumps([(one["token"], (str(reported.store), one["model"], one["repo"])) for one in each])
     env = {**os.environ, **environment(reported, hub.url)}
