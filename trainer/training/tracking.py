@@ -251,7 +251,7 @@ def _wandb(project: str, run: str) -> Any:
     from accelerate.tracking import WandBTracker
 
     quiet = {"silent": True, "console": "off"}
-    mode = os.environ.get("WANDB_MODE", OFFLINE)
+    mode = os.environ.get("WANDB_MODE") or OFFLINE
     return WandBTracker(project, id=run, name=run, resume="allow", mode=mode, settings=quiet)
 
 

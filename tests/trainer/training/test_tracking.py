@@ -201,9 +201,9 @@ def test_wandb_keeps_a_run_here_under_its_name_each_time_it_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
-    monkeypatch.delenv("WANDB_MODE", raising=False)
     cpu_runtime()
-    for steps in ((1, 2), (3, 4)):
+    for mode, steps in ((None, (1, 2)), ("", (3, 4))):  # an empty variable is none
+        monkeypatch.delenv("WANDB_MODE", raising=False) if mode is None else monkeypatch.setenv("WANDB_MODE", mode)
         with Trackers(["wandb"], "job", "job-1", JOB) as trackers:
             assert trackers._trackers, "it has started"
             for step in steps:
