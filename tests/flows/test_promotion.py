@@ -190,12 +190,12 @@ def test_promotion_and_rollback_by_hand(
 
     assert f"would make runs/{own} the champion of models/hand in " in move("promote", "--dry-run", run=own)
     assert f"runs/{own} since" in move("promote", run=own, reason="the first")
-    assert f"runs/{own} is already the champion of models/hand in " in move("promote", "--dry-run", run=own)
+    assert f"runs/{own} is already the champion of models/hand in " in move("promote", "--dry-run", run=f"runs/{own}")
     assert "runs/other since" in move("promote", run="other")
     assert f"would make runs/{own} the champion of models/hand in {store.url}\n" in move("rollback", "--dry-run")
     for _ in range(2):
         assert f"runs/{own} since" in move("rollback", run="other", reason="worse in use")
-    assert f"runs/{own} is already the champion of models/hand in " in move("rollback", "--dry-run", run="other")
+    assert f"runs/{own} is already the champion of models/hand in " in move("rollback", "--dry-run", run="runs/other")
     for words in ((), ("--dry-run",)):
         assert "2: " in (refused := move("rollback", *words)) and "has no champion before" in refused
     assert "there is no run 'none' in " in move("promote", run="none")

@@ -4,7 +4,7 @@ others.
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from trainer.config.corpora import DataConfig
 from trainer.config.engines import Engine, LocalEngine
@@ -150,12 +150,16 @@ class EvaluateJob(Schema):
         return self
 
 
+RunName = Annotated[Name, BeforeValidator(lambda name: name.removeprefix("runs/") if isinstance(name, str) else name)]
+"""A run's full name; also its key in the store, which commands print."""
+
+
 class PromoteJob(Schema):
     """Promotion of a run's model to the champion under a name."""
 
     store: Place
     name: Name = Field(description="the name of the champion")
-    run: Name = Field(description="the run whose final model becomes the champion")
+    run: RunName = Field(description="the run whose final model becomes the champion")
     reason: str = Field(default="by hand", description="reason, recorded in the history")
     another_use: bool = Field(
         default=False,
@@ -168,7 +172,7 @@ class RollbackJob(Schema):
 
     store: Place
     name: Name = Field(description="the name of the champion")
-    run: Name | None = Field(
+    run: RunName | None = Field(
         default=None,
         description="full name of the champion to roll back; if that was done last, nothing changes; default: the "
         "present one",
