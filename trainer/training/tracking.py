@@ -256,6 +256,8 @@ def _wandb(project: str, run: str) -> Any:
 
 
 def _mlflow(project: str, run: str) -> Any:
+    # Before the import, which starts its telemetry; of DO_NOT_TRACK it takes only "true", other libraries also "1".
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     from trainer.training.mlflow_runs import ContinuedMLflow
 
     return ContinuedMLflow(project, run)

@@ -4,6 +4,8 @@ end.
 
 import io
 import logging
+import os
+import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -194,6 +196,28 @@ def test_mlflow_goes_on_with_a_run_where_it_stood(
         "a step with another loss is another"
     )
     assert [step for step, _ in of_speed] == [1, 2, 3, 4, 4, 5]
+
+
+SENDS = """
+from accelerate import PartialState
+from trainer.training.tracking import MAKERS
+PartialState(cpu=True)
+MAKERS["mlflow"]("job", "job-1")
+from mlflow.telemetry.utils import is_telemetry_disabled
+print("sends nothing" if is_telemetry_disabled() else "sends telemetry")
+"""
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(("wanted", "does"), [(None, "sends nothing"), ("false", "sends telemetry")])
+def test_mlflow_sends_no_telemetry_unless_it_is_wanted(wanted: str | None, does: str, tmp_path: Path) -> None:
+    """In a process of its own, because MLflow starts its telemetry when it is imported, and sends none in tests."""
+    quiet = ("MLFLOW_DISABLE_TELEMETRY", "PYTEST_CURRENT_TEST", "CI", "GITHUB_ACTIONS")
+    env = {name: value for name, value in os.environ.items() if name not in quiet}
+    env |= {"DO_NOT_TRACK": "1", "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db"}
+    env |= {} if wanted is None else {"MLFLOW_DISABLE_TELEMETRY": wanted}
+    done = subprocess.run([sys.executable, "-c", SENDS], env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.strip() == does, done.stderr
 
 
 @pytest.mark.deep
