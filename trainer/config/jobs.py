@@ -197,6 +197,6 @@ class GarbageJob(Schema):
         ge=0,
         le=36500,
         description="days; runs not written to for this long are removed too, except champions, pinned runs and runs "
-        "that others depend on; default: keep all runs",
+        "that a run that stays depends on; default: keep all runs",
     )
     remove: bool = Field(default=False, description="remove the artifacts; default: only list them")

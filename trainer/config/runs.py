@@ -35,7 +35,10 @@ class PromotionConfig(Schema):
         default=None, description="the smallest value that passes, or the largest if smaller is better"
     )
     better_by: float | None = Field(
-        default=None, ge=0, description="required improvement over the champion, both evaluated on the same data"
+        default=None,
+        ge=0,
+        description="required improvement over the champion, both evaluated on the same data; if there is no champion "
+        "yet, every model has it",
     )
     approval: bool = Field(default=False, description="wait for a person to resume the run in Prefect's UI")
 

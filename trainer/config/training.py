@@ -123,10 +123,16 @@ class OptimizationConfig(Schema):
     seed: int = Field(default=0, ge=0, lt=2**32, description="decides initial weights, data order and dropout")
     log_every: int = Field(default=10, ge=1, description="steps between metric records")
     evaluate_every: int | None = Field(
-        default=None, ge=1, description="steps between evaluations, in addition to each epoch's end"
+        default=None,
+        ge=1,
+        description="steps between evaluations, in addition to those at each epoch's end, before the first step and "
+        "after the last",
     )
     save_every: int | None = Field(
-        default=None, ge=1, description="steps between checkpoints, in addition to each epoch's end"
+        default=None,
+        ge=1,
+        description="steps between checkpoints, in addition to those at each epoch's end, at each best evaluation so "
+        "far and after the last step",
     )
     keep_last: int = Field(
         default=2, ge=1, description="newest checkpoints kept, in addition to the best and those at epoch ends"
