@@ -48,7 +48,7 @@ ADDRESS = "address"
 """Stands for an address in that file."""
 OWN_FOLDER = str(Path(sys.executable).parent)
 """Where a worker must find `python3` first, by which it starts flow runs."""
-INHERITED = ("AWS_", "CUDA_", "HEADRACE_", "HF_", "MLFLOW_", "OMP_", "RAY_")
+INHERITED = ("AWS_", "CUDA_", "HEADRACE_", "HF_", "MLFLOW_", "OMP_", "RAY_", "TRACKIO_", "WANDB_")
 """How the names of variables begin that jobs read."""
 SERVER_SECONDS = 120
 SAMPLES = Path("data/raw")

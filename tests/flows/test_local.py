@@ -325,7 +325,10 @@ def test_a_running_worker_that_keeps_other_variables_is_told(tmp_path: Path, mon
         monkeypatch.setenv("AWS_PROFILE", "mine")
         monkeypatch.delenv("HEADRACE_CACHE")
         monkeypatch.setenv("HF_TOKEN", "mine")
-        assert _kept_by(psutil.Process(worker.pid)) == ["AWS_PROFILE", "HEADRACE_CACHE", "HF_TOKEN"]
+        monkeypatch.setenv("TRACKIO_DIR", "mine")
+        monkeypatch.setenv("WANDB_MODE", "online")
+        kept = ["AWS_PROFILE", "HEADRACE_CACHE", "HF_TOKEN", "TRACKIO_DIR", "WANDB_MODE"]
+        assert _kept_by(psutil.Process(worker.pid)) == kept
 
 
 def test_what_is_not_given_is_as_the_server_that_runs_has_it(tmp_path: Path) -> None:
