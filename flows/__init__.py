@@ -9,6 +9,7 @@ import sys
 from typing import NamedTuple
 
 from trainer.common.stopping import install_signal_handlers
+from trainer.common.streams import open_closed_streams
 
 STOP_SECONDS = 3.0
 """Time from a stop request, or from the end of the stopped stage, to the end of a flow's process."""
@@ -71,4 +72,5 @@ os.environ.setdefault("DO_NOT_TRACK", "1")  # turns off Prefect's telemetry; Pre
 # which takes seconds. `flows.command` installs them itself, for the commands that handle stop requests; in a deployed
 # flow, started by `flows.engine`, Prefect handles them.
 if sys.argv[0] == "-m" and not {"flows.command", "flows.engine"} & {word.removeprefix("-m") for word in sys.orig_argv}:
+    open_closed_streams()
     install_signal_handlers(STOP_SECONDS)

@@ -10,10 +10,12 @@ from typing import NoReturn
 
 from flows import FLOW_COMMANDS, STOP_SECONDS
 from trainer.common.stopping import install_signal_handlers
+from trainer.common.streams import open_closed_streams
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run a command line and exit: with 0, 2 on bad input, 75 if it should be run again."""
+    open_closed_streams()
     words = sys.argv[1:] if arguments is None else arguments
     if words and words[0] in FLOW_COMMANDS:
         install_signal_handlers(STOP_SECONDS)  # before importing libraries, which takes seconds

@@ -9,10 +9,12 @@ import argparse
 import sys
 
 from trainer.common.stopping import install_signal_handlers, leave
+from trainer.common.streams import open_closed_streams
 
 
 def main(arguments: list[str]) -> int:
     """Parse the command line, train, and return the exit status."""
+    open_closed_streams()
     install_signal_handlers()  # before the libraries are imported, which takes seconds
     from trainer.common.process import loading, on_rank
 

@@ -8,6 +8,7 @@ from trainer.common.display import show
 from trainer.common.process import on_rank, own_rank
 from trainer.common.progress import for_people, silent
 from trainer.common.stopping import install_signal_handlers, leave
+from trainer.common.streams import open_closed_streams
 from trainer.config.files import add_config, explain, load_job
 from trainer.config.labelled import PredictJob
 from trainer.kinds.labelled.predict import predict_texts
@@ -19,6 +20,7 @@ from trainer.training.runtime import leave_group
 
 def main(arguments: list[str]) -> int:
     """Predict, also under torchrun, and print a summary. Returns 0, 2 for bad input, or 75 if it must be run again."""
+    open_closed_streams()
     install_signal_handlers()
     parser = argparse.ArgumentParser(
         prog="python -m trainer.predict",
@@ -33,7 +35,7 @@ def main(arguments: list[str]) -> int:
 
     def work() -> None:
         job = load_job(PredictJob, parsed.config, parsed.overrides)
-        made = predict_texts(job, for_people() if first else silent())
+        made = predict_texts(job, for_people(sys.stderr) if first else silent())
         leave_group()
         if first:
             show(f"{describe(Store(job.store), made)}\n")
