@@ -3,6 +3,7 @@
 import atexit
 import ctypes
 import gc
+import math
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
+from trainer.common.cgroups import cpu_quota
 from trainer.common.display import escape_unprintable, escaped
 from trainer.common.errors import EXIT_PREEMPTED, ConfigError, FirstRankFailed, PipelineError, Preempted
 from trainer.common.stopping import check_stop, stoppable
@@ -130,9 +132,15 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def granted_cores() -> int:
+    """The cores that this process can keep busy: in a container, its CPU limit may be less than the machine's cores."""
+    cores, quota = usable_cores(), cpu_quota()
+    return cores if quota is None else max(1, min(cores, math.ceil(quota)))
+
+
 def cores_per_rank() -> int:
     """This process's share of the cores, at least one."""
-    return max(1, usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return max(1, granted_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def threads_asked_for() -> int | None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trainer.common.display import size
 from trainer.common.errors import CorpusError
-from trainer.common.process import usable_cores
+from trainer.common.process import granted_cores
 from trainer.common.progress import Progress
 from trainer.config.jobs import PrepareJob
 from trainer.curation.contamination import (
@@ -151,7 +151,7 @@ def curate(store: Store, job: PrepareJob, progress: Progress) -> Step:
         plan = make_plan(store, job.data, bar.advance)
 
     def build(step: Step) -> Manifest:
-        workers = Workers(job.data.workers or usable_cores())
+        workers = Workers(job.data.workers or granted_cores())
         with forgetting_changed(store), workers, executor_for(job, workers) as executor:
             decided = CurationRun(store, job, plan, executor, progress)
             decided.measure()

@@ -17,7 +17,7 @@ from typing import Any
 from trainer.common.bad_records import check_budget, describe_bad, first_of
 from trainer.common.display import count, plural, size
 from trainer.common.errors import CorpusError, StorageError, TokenizerError
-from trainer.common.process import usable_cores
+from trainer.common.process import granted_cores
 from trainer.common.progress import Bar, Progress
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import DataConfig, ShardConfig
@@ -112,7 +112,7 @@ def tokenize(
     data, options = job.data, next(each for each in job.data.corpora if each.name == corpus)
     info = load_tokenizer(store, tokenizer.key)
     with ExitStack() as begun:
-        workers = begun.enter_context(Workers(data.workers or usable_cores()))
+        workers = begun.enter_context(Workers(data.workers or granted_cores()))
 
         def start_early(raw_bytes: int) -> None:
             if early and not isinstance(job.engine, RayEngine):

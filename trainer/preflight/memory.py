@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
+from trainer.common.cgroups import memory_limit
 from trainer.common.display import plural, size
 from trainer.common.errors import DeviceError
 from trainer.config.engines import RayEngine
@@ -91,7 +92,7 @@ def require_memory(job: RunJob, needed: Size, ranks: int) -> None:
         return
     least = int(frozen_bytes(quantize, training) * (parameters - trained)) + (WEIGHT_BYTES + GRADIENT_BYTES) * trained
     gpus = count_gpus(training.device)
-    total = torch.cuda.get_device_properties(0).total_memory if gpus else psutil.virtual_memory().total
+    total = torch.cuda.get_device_properties(0).total_memory if gpus else host_memory()
     divided = training.sharding == "fsdp"
     needed_bytes = (least // ranks if divided else least) if gpus else (least if divided else least * ranks)
     if needed_bytes > total and not (gpus and training.cpu_offload):
@@ -102,6 +103,12 @@ def require_memory(job: RunJob, needed: Size, ranks: int) -> None:
             f"{size(total)}; use a smaller model (model.config, model.pretrained), train an adapter (model.lora), or "
             "shard the model across more GPUs (training.sharding: fsdp)"
         )
+
+
+def host_memory() -> int:
+    """Bytes of this machine's memory, or of its part that a container may use."""
+    total: int = psutil.virtual_memory().total
+    return min(total, memory_limit() or total)
 
 
 def library_bytes() -> int:
