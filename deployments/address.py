@@ -71,7 +71,9 @@ def client(settings: Settings) -> httpx.Client:
     """Prefect's own client, which retries if the server is busy (503: its database is locked)."""
     from prefect.client.base import PrefectHttpxSyncClient  # reads the variables set by `up`
 
-    return PrefectHttpxSyncClient(base_url=api(settings), timeout=60, auth=auth(settings), raise_on_all_errors=False)
+    return PrefectHttpxSyncClient(
+        base_url=api(settings), timeout=60, auth=auth(settings), raise_on_all_errors=False, trust_env=False
+    )  # not through a proxy
 
 
 def auth(settings: Settings) -> tuple[str, str] | None:
@@ -83,7 +85,7 @@ def auth(settings: Settings) -> tuple[str, str] | None:
 
 def answers(settings: Settings) -> bool:
     with suppress(httpx.HTTPError):
-        return httpx.get(f"{api(settings)}/health", timeout=30, auth=auth(settings)).is_success
+        return httpx.get(f"{api(settings)}/health", timeout=30, auth=auth(settings), trust_env=False).is_success
     return False
 
 

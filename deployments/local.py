@@ -34,7 +34,7 @@ import psutil
 from deployments import address, postgres
 from deployments.address import DEFAULTS, PASSWORD, Settings, answers, api, bad_setting, client, exports, is_taken
 from deployments.registration import register
-from flows.temporary_server import PRIVATE, turn_to_start
+from flows.temporary_server import PRIVATE, past_proxies, turn_to_start
 from samples import corpora
 from trainer.common.errors import EXIT_PREEMPTED
 from trainer.common.stopping import SIGNALS
@@ -79,6 +79,7 @@ def up() -> int:
 def _up(settings: Settings) -> int:
     url = api(settings)
     os.environ |= {"PREFECT_HOME": str(HOME), "PREFECT_API_URL": url, "PWD": os.getcwd()}  # prefect.yaml names PWD
+    os.environ |= past_proxies(httpx.URL(url).host)
     for name, value in UNLESS_SET.items():
         os.environ.setdefault(name, value)
     os.environ["PATH"] = own_path()

@@ -63,7 +63,8 @@ END_SECONDS = 10.0
 
 
 def start_loading() -> "TemporaryServer | None":
-    """Start loading a server, unless one is known to be configured."""
+    """Start loading a server, unless one is known to be configured; raise `ConfigError` if Prefect cannot be loaded."""
+    _require_home()
     if os.environ.get(API_URL):
         return None
     if "prefect" in sys.modules:
@@ -72,6 +73,17 @@ def start_loading() -> "TemporaryServer | None":
         if not is_wanted(get_current_settings()):
             return None
     return TemporaryServer()
+
+
+def _require_home() -> None:
+    """Raise `ConfigError` for a user without a home folder: Prefect asks for it, even if PREFECT_HOME is set."""
+    try:
+        Path.home()
+    except RuntimeError as error:
+        raise ConfigError(
+            f"the user with the number {os.getuid()} has no home folder, which Prefect needs: set HOME to a folder "
+            "that this user may write"
+        ) from error
 
 
 class TemporaryServer:
@@ -104,7 +116,7 @@ class TemporaryServer:
         if not is_wanted(settings):
             return
         self._wait(seconds_to_start(settings))
-        os.environ |= {API_URL: self._url, PASSWORD: self._password, OWN_SERVER: "1"}
+        os.environ |= {API_URL: self._url, PASSWORD: self._password, OWN_SERVER: "1", **past_proxies("127.0.0.1")}
         refresh_global_settings_context()
         logging.getLogger("prefect.flow_runs").addFilter(_shows_no_pages)
 
@@ -141,6 +153,13 @@ class TemporaryServer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def past_proxies(host: str) -> dict[str, str]:
+    """Environment variables with which libraries reach a server on this machine directly, also if a proxy is set."""
+    given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""  # urllib, too, prefers the first
+    direct = given if given.strip() == "*" else ",".join(filter(None, [given, host]))  # urllib reads * only if alone
+    return {"no_proxy": direct, "NO_PROXY": direct}
 
 
 def seconds_to_start(settings: "Settings") -> float:

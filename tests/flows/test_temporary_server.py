@@ -12,11 +12,11 @@ import psutil
 import pytest
 from prefect.settings import Settings
 
-from flows.temporary_server import START_LOCK, TemporaryServer, seconds_to_start
+from flows.temporary_server import START_LOCK, TemporaryServer, past_proxies, seconds_to_start, start_loading
 from tests.depth import once
 from tests.processes import Running, alive, children, command_line, descendants, start_module, wait_until
 from tests.support import data_values, small_values, write_config, write_corpora, write_traps
-from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
+from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, ConfigError
 
 
 def start_preparing(folder: Path, **given: str) -> Running:
@@ -148,6 +148,31 @@ def test_a_command_that_is_told_of_a_server_starts_none(tmp_path: Path, server: 
 
 
 @pytest.mark.deep
+def test_a_command_asks_no_proxy_for_its_own_server(tmp_path: Path) -> None:
+    ended = start_preparing(tmp_path, http_proxy="http://127.0.0.1:9", no_proxy="example.org").wait()
+    assert ended.status == 0, ended
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "127.0.0.1"),
+        ({"NO_PROXY": "example.org"}, "example.org,127.0.0.1"),
+        ({"NO_PROXY": "example.org", "no_proxy": "example.com"}, "example.com,127.0.0.1"),
+        ({"no_proxy": "*"}, "*"),
+    ],
+)
+def test_exceptions_from_proxies_are_kept(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], expected: str
+) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert past_proxies("127.0.0.1") == {"no_proxy": expected, "NO_PROXY": expected}
+
+
+@pytest.mark.deep
 def test_settings_that_forbid_it_are_heeded(tmp_path: Path) -> None:
     ended = start_preparing(tmp_path, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE="false").wait()
     assert ended.status != 0
@@ -160,6 +185,16 @@ def test_a_server_that_takes_too_long_is_told_as_what_passes_by_itself(tmp_path:
     assert ended.status == EXIT_PREEMPTED
     assert "the temporary Prefect server did not answer within 0 s; the machine may be too busy" in ended.stderr
     assert "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS" in ended.stderr
+
+
+def test_a_user_without_a_home_folder_learns_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(number: int) -> None:
+        raise KeyError(number)
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    with pytest.raises(ConfigError, match="has no home folder, which Prefect needs: set HOME to a folder"):
+        start_loading()
 
 
 def test_a_busy_machine_has_minutes_to_start_it_unless_the_settings_say_otherwise(
