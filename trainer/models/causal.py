@@ -18,6 +18,7 @@ from transformers import logging as transformers_logging
 from transformers.activations import NewGELUActivation
 from transformers.utils import GENERATION_CONFIG_NAME
 
+from trainer.common.display import some
 from trainer.common.errors import ConfigError, TokenizerError, brief
 from trainer.common.transient import is_transient
 from trainer.config.models import LoraConfig, ModelConfig
@@ -31,7 +32,7 @@ from trainer.models.taken_tokenizer import read_vocabulary
 from trainer.models.tensor_files import MODEL, find_parts
 from trainer.models.tensor_rows import Tensors
 from trainer.models.tokenizer import TOKENIZER_FILE, TokenizerInfo, vocabulary
-from trainer.models.weights import check_weights
+from trainer.models.weights import check_weights, not_loaded
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
@@ -157,7 +158,13 @@ def load_model(
         restore_adapter(model, Path(path))
         take_generation_config(model, str(path))  # the adapter's own: the base model's may have changed since
         return merge(model)
-    return made_ready(keep_fixed(load_pretrained(kind, str(path), attn_implementation=attention)))
+    model, report = load_pretrained(kind, str(path), attn_implementation=attention, output_loading_info=True)
+    if lacking := not_loaded(report):  # transformers draws them at random
+        raise ConfigError(
+            f"model {str(path)!r} lacks {len(lacking)} weights of a {type(model).__name__}: {some(lacking)}; use one "
+            f"with all weights. To start with random ones, save what {kind.__name__}.from_pretrained loads from it"
+        )
+    return made_ready(keep_fixed(model))
 
 
 def load_pretrained(kind: Any, path: str, **options: Any) -> Any:

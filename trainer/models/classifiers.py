@@ -27,7 +27,7 @@ from trainer.models.causal import fuse_activations, keep_fixed, load_pretrained,
 from trainer.models.outline import Outline, Rows, outline_folder
 from trainer.models.pretrained import classifies_words, find_pretrained, load_config
 from trainer.models.trial import depends_on_padding
-from trainer.models.weights import is_adapter
+from trainer.models.weights import is_adapter, not_loaded
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ def load_classifier(
     config = classifier_config(source, data)
     torch.manual_seed(job.training.seed)
     model, report = _load(source, config, job.model.attention, kind, ignore_mismatched_sizes=checkpoint is None)
-    made = _not_loaded(report)
+    made = not_loaded(report)
     if checkpoint is not None and made:
         raise ConfigError(f"checkpoint {source} lacks {', '.join(made)}")
     body = f"{model.base_model_prefix}."
@@ -135,7 +135,7 @@ def load_finished(source: str, pad_id: int, beside: str | None = None) -> PreTra
     if beside is not None:
         return merge(_load_adapted(source, beside, config, None, kind))
     model, report = _load(source, config, None, kind, ignore_mismatched_sizes=False)
-    if lacking := _not_loaded(report):
+    if lacking := not_loaded(report):
         raise ConfigError(
             f"model {source!r} is not a finished classifier: it lacks "
             f"{some(lacking)}; fine-tune it on labelled data first"
@@ -214,7 +214,7 @@ def _load_adapted(
     fuse_activations(model)
     restore_adapter(model, Path(source))
     heads = [f"{name}." for name in saved_heads(model)]
-    if lacking := [name for name in _not_loaded(report) if not name.startswith(tuple(heads))]:
+    if lacking := [name for name in not_loaded(report) if not name.startswith(tuple(heads))]:
         raise ConfigError(f"model {beside!r}, the base model of {source!r}, lacks {some(lacking)}")
     return model
 
@@ -244,11 +244,6 @@ def _warn_of_padding(kind: str) -> None:
         "training.micro_batch and the number of ranks",
         kind,
     )
-
-
-def _not_loaded(report: dict[str, Any]) -> list[str]:
-    """The weights that the files lack, or hold with another shape."""
-    return sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ config.json                  the configuration of the base model with the adapte
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -128,6 +128,11 @@ def check_weights(name: str) -> None:
             f"pretrained model {name!r} has no weights: expected {WEIGHTS} or {INDEX} beside its config.json"
             + (f". {old[0]} is pickled and is not loaded; {CONVERT}" if old else "")
         )
+
+
+def not_loaded(report: dict[str, Any]) -> list[str]:
+    """The weights that the files lack, or hold with another shape, by transformers' loading report."""
+    return sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from tests import ROOT
 from tests.trainer.labelled_data import gpt2_folder
@@ -122,6 +122,18 @@ def test_pickled_weights_are_not_loaded_and_the_message_says_how_to_convert_them
     with pytest.raises(ConfigError, match=expected):
         load_classifier(Store(str(tmp_path / "store")), job, DETAILS, None)
     assert not trace.exists()
+
+
+@pytest.mark.parametrize("tensor", ["model.layers.0.mlp.up_proj.weight", "lm_head.weight"])
+def test_a_language_model_whose_files_lack_a_weight_is_not_loaded_with_a_random_one(
+    tmp_path: Path, tensor: str
+) -> None:
+    config = LlamaConfig(vocab_size=16, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
+    whole = LlamaForCausalLM(config)
+    left = {name: value for name, value in whole.state_dict().items() if name != tensor}
+    whole.save_pretrained(tmp_path, state_dict=left)
+    with pytest.raises(ConfigError, match=f"lacks 1 weights of a LlamaForCausalLM: {tensor}; use one with all weights"):
+        load_model(tmp_path)
 
 
 INDEX_DAMAGED = "model.safetensors.index.json is damaged"
