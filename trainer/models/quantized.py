@@ -34,6 +34,17 @@ def check_installed(form: Form | None) -> None:
         )
 
 
+def refuse_quantized(model: PreTrainedModel) -> None:
+    """Raise `ConfigError` if a pretrained model was loaded with quantised weights, which training would not change."""
+    if getattr(model, "is_quantized", False):
+        method = model.config.quantization_config.quant_method
+        method = getattr(method, "value", method)
+        raise ConfigError(
+            f"model {model.name_or_path!r} has quantised weights ({method}), which cannot be trained; use the model "
+            "that it was quantised from"
+        )
+
+
 def quantize_base(model: PreTrainedModel, form: Form | None) -> None:
     """Quantise the linear layers of a model except its head, in place.
 

@@ -13,10 +13,12 @@ from transformers import PreTrainedModel
 from trainer.common.process import return_freed_memory
 from trainer.common.temporary import temporary_folder
 from trainer.config.training import OptimizationConfig
+from trainer.models.adapters import is_adapted
 from trainer.models.causal import checkpoint_activations
 from trainer.models.dropout import draw_fast
 from trainer.models.layers import refuse_skipping
 from trainer.models.outline import Outline, Rows
+from trainer.models.quantized import refuse_quantized
 from trainer.models.tensor_rows import own_tensors, rows_of
 from trainer.training.runtime import Runtime, wrap_objective
 from trainer.training.sharding import COMPUTED_IN, Division, give_memory, load_rows, reshard, rows_held, shard_model
@@ -82,7 +84,9 @@ def _divide(training: OptimizationConfig, workload: Workload, runtime: Runtime, 
 
 
 def _settle(model: PreTrainedModel, training: OptimizationConfig, runtime: Runtime) -> None:
-    """Configure how a model computes its activations."""
+    """Configure how a model computes its activations. Raises `ConfigError` if it cannot be trained as it is stored."""
+    if not is_adapted(model):
+        refuse_quantized(model)
     if training.gradient_checkpointing:
         checkpoint_activations(model)
     if runtime.device.type == "cpu":

@@ -104,6 +104,19 @@ def test_training_goes_on_with_the_same_bytes_whatever_was_measured_on_the_way(
     assert final_bytes(bare) == final_bytes(stocked)
 
 
+def test_a_base_with_quantised_weights_is_not_trained_without_an_adapter(
+    raw: Path, stocked: Path, data: PreparedData, base: Path, tmp_path: Path
+) -> None:
+    whole = BitsAndBytesConfig(load_in_8bit=True)
+    loaded = AutoModelForCausalLM.from_pretrained(base, quantization_config=whole, device_map="cpu")
+    stored = Path(shutil.copytree(base, tmp_path / "stored"))
+    loaded.save_pretrained(stored)
+    cpu_runtime()
+    job = small_job(raw, stocked, **{**TRAINED, "training__max_steps": STEPS}, model={"pretrained": str(stored)})
+    with pytest.raises(ConfigError, match=r"has quantised weights \(bitsandbytes\), which cannot be trained; use the "):
+        train_on(job, silent(), data)
+
+
 def test_the_form_names_the_run(raw: Path, base: Path, data: PreparedData) -> None:
     names = {identify_run(job_of(raw, Path("anywhere"), base, form), data).key for form in (None, "nf4", "int8")}
     assert len(names) == 3
