@@ -138,9 +138,9 @@ def granted_cores() -> int:
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
 
 
-def cores_per_rank() -> int:
-    """This process's share of the cores, at least one."""
-    return max(1, granted_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+def cores_per_rank(cores: int | None = None) -> int:
+    """This process's share of the cores, by default of the granted ones; at least one."""
+    return max(1, (cores or granted_cores()) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def threads_asked_for() -> int | None:

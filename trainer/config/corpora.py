@@ -123,7 +123,9 @@ class DataConfig(Schema):
     validation_fraction: float = Field(
         default=0.01, ge=0.0, lt=1.0, description="share of documents held out, chosen by a hash of their content"
     )
-    workers: int | None = Field(default=None, ge=1, description="tokenizing processes; default: one per core")
+    workers: int | None = Field(
+        default=None, ge=1, description="tokenizing processes; default: one per core that a container may use"
+    )
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:

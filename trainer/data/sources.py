@@ -112,14 +112,14 @@ def find_pieces(
     with ThreadPoolExecutor() as pool:
         for found in pool.map(look, groups):
             seen.update(found)
-    others = {path: entry for path, entry in known.items() if path not in seen and _may_exist(path)}
-    if changed or len(known) > len(sources) + len(others):
+    if changed:
+        others = [(path, entry) for path, entry in known.items() if path not in seen and _may_exist(path)]
         fresh = {
             source.path: [source.size, source.version, seen[source.path]]
             for source in sources
             if not _racy(source, now)
         }
-        write_sealed(store, memory, {"files": others | fresh}, indent=None)
+        write_sealed(store, memory, {"files": dict(others[-MOST_OTHERS:]) | fresh}, indent=None)
     return [piece for source in sources for piece in pieces_of(source, seen[source.path] or [])]
 
 
@@ -189,6 +189,10 @@ def _refuse(corpus: CorpusConfig, pattern: str, what: str = "corpus") -> NoRetur
         )
     where = "the bucket or server, and the path" if "://" in pattern else "the path, relative to this folder"
     raise CorpusError(f"{what} {corpus.name!r}: no file matches {pattern!r}; check {where}")
+
+
+MOST_OTHERS = 100_000
+"""Most files that are remembered besides those of the present job: remote ones may no longer exist."""
 
 
 def _may_exist(path: str) -> bool:

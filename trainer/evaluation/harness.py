@@ -37,7 +37,7 @@ from trainer.evaluation.harness_tasks import (
 )
 from trainer.evaluation.measurement import Measurement, find_result, record
 from trainer.evaluation.scoring import nothing
-from trainer.models.causal import load_model, load_pretrained
+from trainer.models.causal import load_model, load_whole
 from trainer.models.pretrained import architectures_of, continues_text, load_tokenizer
 from trainer.records.basis import HarnessBasis
 from trainer.records.evaluations import HarnessRun, Result, Scores, Task
@@ -274,7 +274,7 @@ def _load(folder: str, beside: str | None, job: EvaluateJob, advance: Callable[[
             )
         bound_template(tokenizer, folder)
     device = "cuda" if count_gpus(job.device) else "cpu"
-    model = load_model(folder, beside=beside) if beside else load_pretrained(AutoModelForCausalLM, folder, dtype="auto")
+    model = load_model(folder, beside=beside) if beside else load_whole(AutoModelForCausalLM, folder, dtype="auto")
     return AskedModel(cast(Any, model).to(device), tokenizer, job.evaluation.batch, advance=advance)
 
 

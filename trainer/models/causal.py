@@ -158,13 +158,19 @@ def load_model(
         restore_adapter(model, Path(path))
         take_generation_config(model, str(path))  # the adapter's own: the base model's may have changed since
         return merge(model)
-    model, report = load_pretrained(kind, str(path), attn_implementation=attention, output_loading_info=True)
-    if lacking := not_loaded(report):  # transformers draws them at random
+    return made_ready(keep_fixed(load_whole(kind, str(path), attn_implementation=attention)))
+
+
+def load_whole(kind: Any, path: str, **options: Any) -> Any:
+    """Like `load_pretrained`; raises `ConfigError` if the files lack weights, which transformers draws at random."""
+    model, report = load_pretrained(kind, path, **options, output_loading_info=True)
+    parameters = dict(model.named_parameters())  # a lacking buffer may be a constant
+    if lacking := [name for name in not_loaded(report) if name in parameters]:
         raise ConfigError(
-            f"model {str(path)!r} lacks {len(lacking)} weights of a {type(model).__name__}: {some(lacking)}; use one "
-            f"with all weights. To start with random ones, save what {kind.__name__}.from_pretrained loads from it"
+            f"model {path!r} lacks {len(lacking)} weights of a {type(model).__name__}: {some(lacking)}; use one with "
+            f"all weights. To start with random ones, save what {kind.__name__}.from_pretrained loads from it"
         )
-    return made_ready(keep_fixed(model))
+    return model
 
 
 def load_pretrained(kind: Any, path: str, **options: Any) -> Any:

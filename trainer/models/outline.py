@@ -73,12 +73,14 @@ def outline_files(path: str, attention: str | None, rows: Rows) -> Outline | Non
 def outline_folder(path: str, rows: Rows, build: Callable[[], PreTrainedModel]) -> Outline | None:
     """A model built by a function, with weights in a local folder.
 
-    None if the files' tensors do not match the model even after transformers' conversions, or tied weights differ: then
-    transformers must load the model.
+    None if the files' tensors do not match the model even after transformers' conversions, tied weights differ, or
+    weights are quantised: then transformers must load the model.
     """
     check_weights(path)
     with _initialised_by(lambda model: None), init_empty_weights(include_buffers=False):
         model = build()
+    if getattr(model.config, "quantization_config", None) is not None:
+        return None
     model.tie_weights()
     take_generation_config(model, path)
     wanted = {name: tuple(each.shape) for name, each in own_tensors(model).items()}

@@ -9,7 +9,7 @@ import logging
 import math
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import nn
@@ -35,8 +35,11 @@ def check_installed(form: Form | None) -> None:
 
 
 def refuse_quantized(model: PreTrainedModel) -> None:
-    """Raise `ConfigError` if a pretrained model was loaded with quantised weights, which training would not change."""
-    if getattr(model, "is_quantized", False):
+    """Raise `ConfigError` if a pretrained model was loaded with quantised weights, which training would not change.
+
+    Methods that are aware of training, such as BitNet's, keep weights that it changes.
+    """
+    if getattr(model, "is_quantized", False) and not cast(Any, model).hf_quantizer.is_qat_trainable:
         method = model.config.quantization_config.quant_method
         method = getattr(method, "value", method)
         raise ConfigError(

@@ -26,7 +26,7 @@ class ContinuedMLflow(MLflowTracker):  # type: ignore[misc]
     def __init__(self, project: str, run: str) -> None:
         super().__init__(project, run_name=run)  # MLFLOW_EXPERIMENT_NAME and MLFLOW_RUN_ID have priority
         client = MlflowClient()
-        found = _find_run(client, self.experiment_name, run) if self.run_id is None else client.get_run(self.run_id)
+        found = client.get_run(self.run_id) if self.run_id else _find_run(client, self.experiment_name, run)
         self.run_id = found.info.run_id if found else None
         self._client = client
         self._parameters: dict[str, str] = found.data.params if found else {}

@@ -44,6 +44,7 @@ def place_model(training: OptimizationConfig, workload: Workload, runtime: Runti
     if training.sharding == "fsdp":
         return _divide(training, workload, runtime, folder)
     model = workload.load_model(folder)
+    _require_trainable(model)
     if runtime.ranks > 1 and any(getattr(module, "layerdrop", 0) for module in model.modules()):
         refuse_skipping(model.config)
     _settle(model, training, runtime)
@@ -71,6 +72,7 @@ def place_measured(
 
 def _divide(training: OptimizationConfig, workload: Workload, runtime: Runtime, folder: Path | None) -> Placed:
     model, outline = _make(runtime, partial(workload.outline, folder), partial(workload.load_model, folder))
+    _require_trainable(model)
     settings = describe_model(model)
     _settle(model, training, runtime)
     _share_out(model, outline, training, runtime, COMPUTED_IN[training.precision])
@@ -83,10 +85,14 @@ def _divide(training: OptimizationConfig, workload: Workload, runtime: Runtime, 
     return Placed(model, objective.train(), settings)
 
 
-def _settle(model: PreTrainedModel, training: OptimizationConfig, runtime: Runtime) -> None:
-    """Configure how a model computes its activations. Raises `ConfigError` if it cannot be trained as it is stored."""
+def _require_trainable(model: PreTrainedModel) -> None:
+    """Raise `ConfigError` if training would not change a model's weights, which are quantised."""
     if not is_adapted(model):
         refuse_quantized(model)
+
+
+def _settle(model: PreTrainedModel, training: OptimizationConfig, runtime: Runtime) -> None:
+    """Configure how a model computes its activations."""
     if training.gradient_checkpointing:
         checkpoint_activations(model)
     if runtime.device.type == "cpu":

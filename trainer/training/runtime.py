@@ -346,8 +346,8 @@ def keep_threads(recorded: Computed, runtime: Runtime) -> None:
     before, now = recorded.threads, torch.get_num_threads()
     if runtime.device.type != "cpu" or recorded.ranks != runtime.ranks or before in (None, now):
         return
-    asked, cores = threads_asked_for(), cores_per_rank()
-    if asked is None and before <= cores:
+    asked = threads_asked_for()
+    if asked is None and before <= cores_per_rank(usable_cores()):  # a container's CPU limit only makes them slower
         torch.set_num_threads(before)
         return
     if runtime.rank == 0:

@@ -196,6 +196,8 @@ def test_a_job_on_some_of_the_files_does_not_have_the_others_read_again(empty_st
     find_pieces(empty_store, every, 1024, seen.append)
     find_pieces(empty_store, every.model_copy(update={"max_bad_records": 3}), 1024, seen.append)
     assert seen == []
+    write(tmp_path / "a.txt", "another text")
+    find_pieces(empty_store, every, 1024)
     (memory,) = empty_store.names("cache")
     kept = json.loads(empty_store.read_bytes(f"cache/{memory}"))["files"]
     assert sorted(kept) == [str(tmp_path / "a.txt"), str(tmp_path / "c.txt")], "that of a removed file is forgotten"

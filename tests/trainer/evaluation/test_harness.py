@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import yaml
 from lm_eval.api.metrics import perplexity, stderr_for_metric
+from safetensors.torch import load_file, save_file
 
 from tests.processes import cores
 from tests.support import failing_first
@@ -51,8 +52,8 @@ def run(finished: Finished, tmp_path: Path) -> Finished:
 
 
 def measure(run: Finished, options: HarnessConfig, own: bool = True, **changes: Any) -> Result:
-    evaluation = {"batch": 4, "harness": options.model_dump()}
-    job = EvaluateJob(store=str(run.store), checkpoint=f"{run.run}/final", evaluation=evaluation, **changes)
+    values = {"store": str(run.store), "checkpoint": f"{run.run}/final", **changes}
+    job = EvaluateJob(**values, evaluation={"batch": 4, "harness": options.model_dump()})
     with cores(1):
         return evaluate_harness(job, own, silent())
 
@@ -60,6 +61,15 @@ def measure(run: Finished, options: HarnessConfig, own: bool = True, **changes: 
 def task_of(result: Result) -> Task:
     assert result.asked is not None
     return result.asked.tasks["tiny"]
+
+
+def test_a_model_that_lacks_weights_is_not_measured_with_random_ones(run: Finished, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(run.store / run.run / "final", tmp_path / "model"))
+    weights = load_file(model / "model.safetensors")
+    del weights["transformer.ln_f.weight"]
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=r"lacks 1 weights of a GPT2LMHeadModel: transformer\.ln_f\.weight; use one"):
+        measure(run, write_task(tmp_path / "tasks"), own=False, checkpoint=str(model))
 
 
 def test_the_figures_of_a_run_stand_beside_its_evaluation_and_are_reused(run: Finished, tmp_path: Path) -> None:

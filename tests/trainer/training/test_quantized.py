@@ -10,7 +10,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from transformers import AutoModelForCausalLM, BitNetConfig, BitNetForCausalLM, BitsAndBytesConfig
 
 from tests.depth import once
 from tests.support import cpu_runtime, curve, final_bytes, forget_after, held_out_losses, small_job
@@ -23,6 +23,8 @@ from trainer.config.runs import RunJob
 from trainer.jobs import train
 from trainer.kinds.kind import identify_run
 from trainer.models import quantized
+from trainer.models.causal import load_model
+from trainer.models.quantized import refuse_quantized
 from trainer.pipelines.any_kind import train as train_on
 from trainer.preflight.memory import estimate_memory
 from trainer.records.plans import PreparedData
@@ -104,17 +106,32 @@ def test_training_goes_on_with_the_same_bytes_whatever_was_measured_on_the_way(
     assert final_bytes(bare) == final_bytes(stocked)
 
 
+@pytest.mark.parametrize("sharding", ["none", "fsdp"])
 def test_a_base_with_quantised_weights_is_not_trained_without_an_adapter(
-    raw: Path, stocked: Path, data: PreparedData, base: Path, tmp_path: Path
+    raw: Path, stocked: Path, data: PreparedData, base: Path, tmp_path: Path, sharding: str
 ) -> None:
     whole = BitsAndBytesConfig(load_in_8bit=True)
     loaded = AutoModelForCausalLM.from_pretrained(base, quantization_config=whole, device_map="cpu")
     stored = Path(shutil.copytree(base, tmp_path / "stored"))
     loaded.save_pretrained(stored)
     cpu_runtime()
-    job = small_job(raw, stocked, **{**TRAINED, "training__max_steps": STEPS}, model={"pretrained": str(stored)})
+    changes = {**TRAINED, "training__max_steps": STEPS, "training__sharding": sharding}
+    job = small_job(raw, stocked, **changes, model={"pretrained": str(stored)})
     with pytest.raises(ConfigError, match=r"has quantised weights \(bitsandbytes\), which cannot be trained; use the "):
         train_on(job, silent(), data)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+def test_weights_that_training_changes_may_be_rounded_where_they_are_used(tmp_path: Path) -> None:
+    settings = {"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "online"}
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    BitNetForCausalLM(BitNetConfig(**sizes, **heads, bos_token_id=1, eos_token_id=2)).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": settings}))
+    model = load_model(tmp_path)
+    assert all(weight.requires_grad and weight.dtype is torch.float32 for weight in model.parameters())
+    refuse_quantized(model)
 
 
 def test_the_form_names_the_run(raw: Path, base: Path, data: PreparedData) -> None:

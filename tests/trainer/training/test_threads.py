@@ -10,14 +10,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests import ROOT
 from tests.depth import once
 from tests.processes import Ended, Running, start_warm
-from tests.support import final_bytes, only_run, small_values, steps_recorded, write_config
+from tests.support import cpu_runtime, final_bytes, only_run, small_values, steps_recorded, write_config
 from trainer.common.errors import EXIT_PREEMPTED, ConfigError
 from trainer.common.process import threads_asked_for
 from trainer.records.plans import PreparedData
+from trainer.training.checkpoint import Computed
+from trainer.training.runtime import keep_threads
 
 UNSAID, ONE, TWO = {"OMP_NUM_THREADS": ""}, {"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "2"}
 
@@ -98,6 +101,19 @@ def test_where_the_threads_cannot_be_kept_a_warning_names_both_numbers(
     assert place.threads() == 1
     assert f"was computed with 2 threads, from now on with 1 ({reason})" in ended.stderr
     assert "only up to rounding" in ended.stderr
+
+
+def test_a_containers_limit_lets_a_run_keep_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.common.process.cpu_quota", lambda: 1.0)
+    monkeypatch.setattr("trainer.training.runtime.usable_cores", lambda: 2)
+    monkeypatch.setattr("trainer.training.runtime.threads_asked_for", lambda: None)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    runtime = cpu_runtime()
+    try:
+        keep_threads(Computed(threads=2, ranks=1), runtime)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
 
 
 @pytest.mark.parametrize(("said", "expected"), [("", None), ("3", 3), ("4,2", 4)])

@@ -158,7 +158,7 @@ def test_a_job_names_trackers_that_there_are_and_each_once(raw: Path, tmp_path: 
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("variable", [None, "MLFLOW_EXPERIMENT_NAME", "MLFLOW_RUN_ID"])
+@pytest.mark.parametrize("variable", [None, "MLFLOW_EXPERIMENT_NAME", "MLFLOW_RUN_ID", "an empty one"])
 def test_mlflow_goes_on_with_a_run_where_it_stood(
     variable: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,14 +168,16 @@ def test_mlflow_goes_on_with_a_run_where_it_stood(
     import mlflow  # takes seconds to load
 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    experiment = "job" if variable is None else "of the environment"
+    experiment = "job" if variable in (None, "an empty one") else "of the environment"
     named = {"MLFLOW_EXPERIMENT_NAME": experiment}
     if variable == "MLFLOW_RUN_ID":
         run_id = mlflow.MlflowClient().create_run(mlflow.create_experiment(experiment)).info.run_id
         named = {"MLFLOW_RUN_ID": run_id}
     cpu_runtime()
     for steps, save_every, numerator in (((1, 2, 3), 10, 1), ((3, 4), 20, 1), ((4, 5), 20, 2)):
-        if variable is not None:
+        if variable == "an empty one":
+            monkeypatch.setenv("MLFLOW_RUN_ID", "")
+        elif variable is not None:
             monkeypatch.setenv(variable, named[variable])  # each time, because MLflow removes it
         weights = {"Q&A": 2.0}
         job = {**JOB, "training": {**JOB["training"], "save_every": save_every, "class_weights": weights}}
