@@ -101,6 +101,7 @@ class TemporaryServer:
                 env={**same_code(), **SERVER_SETTINGS, SERVER_PASSWORD: self._password}, umask=PRIVATE,
             )  # fmt: skip
         self._url = f"http://127.0.0.1:{port}/api"
+        os.environ |= past_proxies("127.0.0.1")  # before stages' worker starts: it fits one environment only
         # Registered before Prefect registers its flush of unsent data, so the server ends after that flush.
         atexit.register(self.end)
 
@@ -116,7 +117,7 @@ class TemporaryServer:
         if not is_wanted(settings):
             return
         self._wait(seconds_to_start(settings))
-        os.environ |= {API_URL: self._url, PASSWORD: self._password, OWN_SERVER: "1", **past_proxies("127.0.0.1")}
+        os.environ |= {API_URL: self._url, PASSWORD: self._password, OWN_SERVER: "1"}
         refresh_global_settings_context()
         logging.getLogger("prefect.flow_runs").addFilter(_shows_no_pages)
 
