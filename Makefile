@@ -73,15 +73,11 @@ preferences: $(STAMP)
 	@$(BIN)/python -m samples.preferences data/preferences
 
 # One thread per process: two processes with two threads each would compete for two cores.
-# The tests' files lie in memory if it has room for them: a disk takes milliseconds for each of tens of thousands of syncs.
-IN_MEMORY = $(if $(TMPDIR),,$(shell awk '/MemAvailable/ && $$2 > 8e6 {print $$2}' /proc/meminfo 2>/dev/null | grep -q . && \
-  [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}')" -gt 6000000 ] 2>/dev/null && echo TMPDIR=/dev/shm))
-
 test: $(DEV)
-	$(IN_MEMORY) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -o tmp_path_retention_count=1
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-deep: $(DEV)
-	$(IN_MEMORY) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -o tmp_path_retention_count=1 -m "deep and not long"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "deep and not long"
 
 # Two machines, each in its own network namespace; needs root.
 test-machines: $(DEV)
