@@ -46,15 +46,14 @@ def change_pin(url: str, key: str | None, removed: bool, as_json: bool = False) 
             show(f"{changed} is {'no longer pinned' if removed else 'pinned'}\n")
     if as_json:
         show_json({"pinned": sorted(pinned(store))})
-    elif pinned(store):
-        _print_pins(store)
     else:
-        show(f"{store.url} has no pins\n")
+        _print_pins(store, f"{store.url} has no pins\n")
 
 
-def _print_pins(store: Store) -> None:
-    if names := sorted(pinned(store)):
-        show(f"pinned: {', '.join(names)}\n")
+def _print_pins(store: Store, otherwise: str = "") -> None:
+    """Print the pins, or `otherwise` if there are none."""
+    names = sorted(pinned(store))
+    show(f"pinned: {', '.join(names)}\n" if names else otherwise)
 
 
 LONGEST = 24 * 36500.0
